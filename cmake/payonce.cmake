@@ -1,0 +1,61 @@
+# How this tree is built: a folder is a target. A library sees common/ (as "pg/pg.h"); a service sees
+# common/ and its own folder and nothing else, so including another service's header does not compile.
+
+# po_split(DIR ret_sources ret_tests): the folder's .c files, x_test.c apart.
+function(po_split dir ret_sources ret_tests)
+    file(GLOB sources CONFIGURE_DEPENDS ${dir}/*.c)
+    file(GLOB tests CONFIGURE_DEPENDS ${dir}/*_test.c)
+    if(tests)
+        list(REMOVE_ITEM sources ${tests})
+    endif()
+    set(${ret_sources} ${sources} PARENT_SCOPE)
+    set(${ret_tests} ${tests} PARENT_SCOPE)
+endfunction()
+
+# po_unit_tests(PREFIX LIB tests...): one program and one ctest entry per x_test.c, label `unit`.
+function(po_unit_tests prefix lib)
+    foreach(test ${ARGN})
+        get_filename_component(stem ${test} NAME_WE)
+        set(name ${prefix}_${stem})
+        add_executable(${name} ${test})
+        target_link_libraries(${name} PRIVATE ${lib} PkgConfig::cmocka)
+        add_test(NAME ${name} COMMAND ${name})
+        set_tests_properties(${name} PROPERTIES LABELS unit TIMEOUT 120)
+    endforeach()
+endfunction()
+
+# po_embed(TARGET PREFIX files...): each file's bytes become `const char PREFIX_STEM[]` (NUL ended) in a
+# generated header PREFIX_files.h beside a table `PREFIX_files[]` of {name, text}, ordered by name.
+function(po_embed target prefix)
+    set(out ${CMAKE_CURRENT_BINARY_DIR}/${target}_embed/${prefix}_files.h)
+    list(SORT ARGN)
+    add_custom_command(
+        OUTPUT ${out}
+        COMMAND ${CMAKE_COMMAND} -DOUT=${out} -DPREFIX=${prefix} "-DFILES=${ARGN}"
+                -P ${CMAKE_SOURCE_DIR}/cmake/embed.cmake
+        DEPENDS ${ARGN} ${CMAKE_SOURCE_DIR}/cmake/embed.cmake
+        VERBATIM)
+    target_sources(${target} PRIVATE ${out})
+    target_include_directories(${target} PRIVATE ${CMAKE_CURRENT_BINARY_DIR}/${target}_embed)
+endfunction()
+
+# po_service(NAME [extra libs...]): services/NAME becomes payonce-NAME, its x_test.c files unit tests,
+# and its migrations/*.sql are embedded as `migration_files`.
+function(po_service name)
+    po_split(${CMAKE_CURRENT_SOURCE_DIR} sources tests)
+    set(main ${CMAKE_CURRENT_SOURCE_DIR}/main.c)
+    list(REMOVE_ITEM sources ${main})
+    file(GLOB migrations CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/migrations/*.sql)
+    add_executable(payonce-${name} ${main})
+    po_embed(payonce-${name} migration ${migrations})
+    target_include_directories(payonce-${name} PRIVATE ${CMAKE_CURRENT_SOURCE_DIR})
+    if(sources)
+        add_library(${name}_parts STATIC ${sources})
+        target_include_directories(${name}_parts PUBLIC ${CMAKE_CURRENT_SOURCE_DIR})
+        target_link_libraries(${name}_parts PUBLIC ${ARGN})
+        target_link_libraries(payonce-${name} PRIVATE ${name}_parts)
+        po_unit_tests(${name} ${name}_parts ${tests})
+    else()
+        target_link_libraries(payonce-${name} PRIVATE ${ARGN})
+    endif()
+endfunction()

@@ -1,0 +1,55 @@
+// An HTTP/1.1 server on libmicrohttpd: epoll thread pool, whole bodies up to a limit, answers now or later
+// (the connection is suspended meanwhile, no thread waits). Handlers run on the pool's threads.
+// The edge (PROVIDERS f2): TE together with CL, a second differing Content-Length, a Transfer-Encoding other
+// than chunked → 400 and close; a Content-Encoding other than identity → 415; body over the limit → 413;
+// headers over 32 KiB → 431; slow or truncated body → closed after idle_timeout. Keep-alive and pipelining work.
+#pragma once
+#include "base/arena.h"
+#include "base/str.h"
+
+typedef struct po_http po_http;
+typedef struct po_request po_request; // one request; its memory ends when its answer is sent
+
+typedef struct po_http_route {
+    const char *method; // "GET", "POST"
+    const char *path;   // "/v1/orders/*": each * matches one non-empty segment without '/'
+    // Must lead to exactly one po_reply(), now or later, from any thread.
+    void (*handler)(po_request *request, void *arg);
+    void *arg;
+} po_http_route; // tables end with {0}; an unknown path is 404, a known path with another method 405 + Allow
+
+typedef struct po_http_options {
+    const char *name;          // "http", "admin": field of the "listening" log line and metric label
+    const char *listen;        // "127.0.0.1:8080", "[::]:0"; port 0 = chosen, and logged:
+                               // {"msg":"listening","listener":name,"port":N}
+    const po_http_route *routes;
+    unsigned threads;          // 0 = 2
+    size_t body_limit;         // bytes per request; 0 = 1 MiB
+    size_t memory_limit;       // bodies held in the process; beyond it 503; 0 = 64 MiB
+    unsigned idle_timeout_s;   // 0 = 10
+    unsigned max_connections;  // 0 = 4096
+} po_http_options;
+
+PO_MUST_CHECK bool po_http_open(const po_http_options *options, po_http **ret_http, po_err *err);
+int po_http_port(const po_http *http);
+void po_http_quiesce(po_http *http); // stop accepting; open connections go on, answers say Connection: close
+void po_http_close(po_http **http);  // every suspended request must have been answered before
+
+// Reading a request. Views live until the reply.
+po_str po_request_body(const po_request *request);
+po_str po_request_segment(const po_request *request, unsigned n); // what the n-th * of the path matched
+// The header's value, OWS trimmed; ret_count (may be NULL) counts lines of that name. Empty when absent.
+po_str po_request_header(const po_request *request, const char *name, unsigned *ret_count);
+po_str po_request_query(const po_request *request, const char *name); // empty when absent
+po_arena *po_request_arena(po_request *request); // dropped with the request; not thread-safe
+
+// Answers; thread-safe; wakes the connection if it was suspended. `body` is copied. retry_after_s > 0 adds
+// the header. The content type is application/json unless body starts otherwise and `type` says so.
+void po_reply(po_request *request, unsigned status, const char *type, po_str body, unsigned retry_after_s);
+// {"error":{"code":…,"message":…}}
+void po_reply_error(po_request *request, unsigned status, const char *code, const char *message);
+// A compact JSON object; takes over the reference.
+struct json_t;
+void po_reply_json(po_request *request, unsigned status, struct json_t *body);
+// Constant-time check of "Authorization: Bearer TOKEN"; false (and 401 sent) when it is not that.
+PO_MUST_CHECK bool po_request_authorized(po_request *request, const char *token);

@@ -1,0 +1,46 @@
+// Due rows: work that is done after the transaction that asked for it, by several workers, each row by one at
+// a time. A row has due_at, attempts, lease_token, lease_until. Claim with SKIP LOCKED and a fresh token in a
+// short transaction; do the work with no transaction open; record the outcome in another, guarded by state and
+// token: a worker whose lease was taken over records nothing (FAULTS 20).
+#pragma once
+#include "life/life.h"
+#include "pg/pg.h"
+
+typedef enum po_work_outcome {
+    PO_WORK_DONE,  // recorded as final by `settle`
+    PO_WORK_LATER, // due again after backoff, attempts + 1
+    PO_WORK_SKIP,  // nothing recorded: the lease simply runs out (lost it, or stopping)
+} po_work_outcome;
+
+typedef struct po_work_item {
+    po_str id;        // text of the row's key
+    int32_t attempts; // before this one
+    po_uuid token;
+    const po_res *row; // all columns that `claim` returned
+    int row_index;
+} po_work_item;
+
+typedef struct po_work {
+    const char *name;      // metric label and beat: "mail", "undecided"
+    // $1 int4 limit, $2 uuid token, $3 int8 lease in ms → rows; column 0 id (text), 1 attempts (int4), others free.
+    po_stmt claim;
+    // $1 text id, $2 uuid token, $3 int8 delay in ms, $4 text error: due again (guarded by token).
+    po_stmt later;
+    // → one row: int8 rows due now, float8-free int8 age of the oldest due in ms (0 when none): for metrics.
+    po_stmt depth;
+    unsigned workers;      // threads
+    int batch;             // rows a claim takes; done one after the other
+    int64_t lease_ms;
+    int64_t idle_ms;       // between looks when nothing was due; po_work_wake cuts it short
+    int64_t backoff_ms, backoff_cap_ms;
+    // Does one row. `pg` is not inside a transaction; records its own final outcome (guarded by token) before
+    // it returns DONE. err explains LATER. arena is dropped afterwards.
+    po_work_outcome (*run)(void *arg, po_pg *pg, const po_work_item *item, po_arena *arena, po_err *err);
+    void *arg;
+} po_work;
+
+typedef struct po_workers po_workers;
+PO_MUST_CHECK bool po_work_start(const po_work *work, const po_pg_options *options, po_workers **ret_workers,
+                                 po_err *err);
+void po_work_wake(po_workers *workers);  // something is due now; thread-safe
+void po_work_stop(po_workers **workers); // finishes rows in hand, joins; bounded by lease_ms
