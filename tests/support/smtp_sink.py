@@ -1,0 +1,137 @@
+"""An SMTP server in a thread that keeps what it took, counts by Message-ID and can misbehave on request.
+
+A mail counts as taken once its DATA arrived and we meant to keep it, whether or not the sender was told:
+that is what "delivery in doubt" means (behaviour `drop`).
+"""
+
+import asyncio
+import email
+import threading
+from collections import Counter
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+from aiosmtpd.controller import Controller
+from aiosmtpd.smtp import SMTP, Envelope, Session
+
+from process import free_port
+
+
+@dataclass(frozen=True)
+class Mail:
+    message_id: str
+    recipients: tuple[str, ...]
+    content: bytes
+
+
+class SmtpSink:
+    """`with SmtpSink() as sink:` serves at sink.url until the block ends."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._mails: list[Mail] = []
+        self._how, self._reply, self._left = "accept", "", None
+        self._changed = asyncio.Event()
+        self.port = free_port()
+        self._controller = Controller(self, hostname="127.0.0.1", port=self.port)
+
+    @property
+    def url(self) -> str:
+        return f"smtp://127.0.0.1:{self.port}"
+
+    def start(self) -> "SmtpSink":
+        self._controller.start()
+        return self
+
+    def stop(self) -> None:
+        self.accept()
+        self._controller.stop()
+
+    def __enter__(self) -> "SmtpSink":
+        return self.start()
+
+    def __exit__(self, kind: type[BaseException] | None, err: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        self.stop()
+
+    # What the next mails meet: for ever, or `times` mails and then accepted again.
+
+    def accept(self) -> None:
+        self._behave("accept", "", None)
+
+    def refuse(self, reply: str = "451 4.3.0 try again later", times: int | None = None) -> None:
+        """Answers DATA with `reply` and keeps nothing: 4xx try again, 5xx never."""
+        self._behave("refuse", reply, times)
+
+    def refuse_recipient(self, reply: str = "550 5.1.1 no such user", times: int | None = None) -> None:
+        self._behave("refuse_recipient", reply, times)
+
+    def drop(self, times: int | None = None) -> None:
+        """Takes the mail, then cuts the connection before the reply: delivery in doubt."""
+        self._behave("drop", "", times)
+
+    def hang(self, times: int | None = None) -> None:
+        """Reads the mail and stays silent until the behaviour is set anew; then it is refused with 451."""
+        self._behave("hang", "", times)
+
+    # What arrived.
+
+    @property
+    def mails(self) -> list[Mail]:
+        with self._lock:
+            return list(self._mails)
+
+    def copies(self) -> Counter[str]:
+        """How often each Message-ID was taken."""
+        return Counter(m.message_id for m in self.mails)
+
+    def to(self, address: str) -> list[Mail]:
+        return [m for m in self.mails if address in m.recipients]
+
+    # aiosmtpd's side, on its own thread.
+
+    def _behave(self, how: str, reply: str, times: int | None) -> None:
+        with self._lock:
+            self._how, self._reply, self._left = how, reply, times
+        if self._controller.loop.is_running():
+            self._controller.loop.call_soon_threadsafe(self._wake)
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def _next(self, *hows: str) -> tuple[str, str]:
+        """The behaviour this mail meets, if it is one of `hows`; used up once asked."""
+        with self._lock:
+            if self._how not in hows:
+                return "accept", ""
+            how = self._how, self._reply
+            if self._left is not None:
+                self._left -= 1
+                if self._left <= 0:
+                    self._how = "accept"
+            return how
+
+    async def handle_RCPT(self, server: SMTP, session: Session, envelope: Envelope, address: str,
+                          options: list[Any]) -> str:
+        how, reply = self._next("refuse_recipient")
+        if how != "accept":
+            return reply
+        envelope.rcpt_tos.append(address)
+        return "250 OK"
+
+    async def handle_DATA(self, server: SMTP, session: Session, envelope: Envelope) -> str:
+        how, reply = self._next("refuse", "drop", "hang")
+        if how == "refuse":
+            return reply
+        if how == "hang":
+            await self._changed.wait()
+            return "451 4.3.0 try again later"
+        content = bytes(envelope.content or b"")
+        head = email.message_from_bytes(content)
+        with self._lock:
+            self._mails.append(Mail(head.get("Message-ID", ""), tuple(envelope.rcpt_tos), content))
+        if how == "drop" and server.transport is not None:
+            server.transport.abort()
+        return "250 OK"

@@ -1,0 +1,472 @@
+"""The local stack: PostgreSQL, Kafka and the schema registry in a scratch folder, on free loopback ports.
+
+`with Stack(programs) as stack:` brings the three up side by side, migrates every service that has been
+built and creates the topics; leaving the block ends everything. `python stack.py serve FOLDER PROGRAMS`
+does the same until SIGTERM and leaves FOLDER/env for a shell to source (see ./dev stack).
+"""
+
+import json
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import psycopg
+from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+import accounts
+import process
+from service import Answer, Service, call
+from wait import until
+
+__all__ = ["Answer", "Kafka", "Postgres", "Registry", "Service", "Stack", "call"]
+
+ROOT = Path(__file__).resolve().parents[2]
+JARS = ROOT / "build/jars"
+SERVICES = ("ingest", "relay", "lightning", "onchain", "access", "loyalty", "receipts", "ledger",
+            "reconciler", "console")
+JVM = ("-Xmx384m", "-XX:+UseSerialGC", "-XX:-UsePerfData")
+POSTGRES_SETTINGS = {
+    "listen_addresses": "'127.0.0.1'",
+    "max_connections": "200",
+    "max_prepared_transactions": "20",
+    "shared_buffers": "'256MB'",
+    "max_wal_size": "'2GB'",
+    "timezone": "'UTC'",
+    "log_line_prefix": "'%m [%p] %u '",
+}
+
+
+def scratch_folder(prefix: str = "payonce-") -> Path:
+    """A new folder that user postgres can reach too; falls back to /tmp when TMPDIR is closed to others."""
+    base = Path(tempfile.gettempdir()).resolve()
+    if os.geteuid() == 0 and not all(p.stat().st_mode & 0o001 for p in (base, *base.parents)):
+        base = Path("/tmp")
+    folder = Path(tempfile.mkdtemp(prefix=prefix, dir=base))
+    folder.chmod(0o755)
+    return folder
+
+
+class Postgres:
+    """A private cluster: fsync on, trust on loopback only, stopped and started at will."""
+
+    def __init__(self, scratch: Path, settings: dict[str, str] | None = None, name: str = "postgres") -> None:
+        self.folder, self.log = scratch / name, scratch / f"{name}.log"
+        self.port = process.free_port()
+        self._settings = {**POSTGRES_SETTINGS, **(settings or {})}
+        self._proc: subprocess.Popen[bytes] | None = None
+        # PostgreSQL refuses to run as root.
+        self._user = "postgres" if os.geteuid() == 0 else None
+
+    def prepare(self) -> subprocess.Popen[bytes]:
+        """Starts initdb; wait for it with process.finish()."""
+        self.folder.mkdir()
+        if self._user:
+            who = pwd.getpwnam(self._user)
+            os.chown(self.folder, who.pw_uid, who.pw_gid)
+        self.folder.chmod(0o700)
+        argv = [self._bin("initdb"), "--pgdata", self.folder / "data", "--username=postgres", "--auth=trust",
+                "--encoding=UTF8", "--locale=C.UTF-8", "--no-sync"]
+        return process.start(argv, self.log, user=self._user, cwd=Path("/"))
+
+    def launch(self) -> None:
+        options = {**self._settings, "port": str(self.port), "unix_socket_directories": f"'{self.folder}'"}
+        conf = "".join(f"{k} = {v}\n" for k, v in options.items())
+        (self.folder / "data/postgresql.auto.conf").write_text(conf)
+        # SIGQUIT is PostgreSQL's immediate shutdown: the whole cluster goes when we are gone.
+        self._proc = process.start([self._bin("postgres"), "-D", self.folder / "data"], self.log,
+                                   user=self._user, death="QUIT", cwd=Path("/"))
+
+    def wait_ready(self, timeout: float = 60) -> None:
+        def answers() -> bool:
+            # A predecessor that was killed may still hold its shared memory: then start again.
+            if self._proc is None or self._proc.poll() is not None:
+                self.launch()
+            try:
+                self.connect(dbname="postgres").close()
+            except psycopg.OperationalError:
+                return False
+            return True
+
+        try:
+            until(answers, timeout, "PostgreSQL answers")
+        except TimeoutError as err:
+            raise TimeoutError(f"{err}\n{process.tail(self.log)}") from None
+
+    def start(self) -> "Postgres":
+        """Creates the cluster when there is none yet; returns once it answers."""
+        if not (self.folder / "data").exists():
+            process.finish(self.prepare(), self.log, "initdb")
+        self.launch()
+        self.wait_ready()
+        return self
+
+    def stop(self, mode: str = "fast") -> None:
+        """fast: sessions are cut, checkpoint; immediate: no checkpoint, recovery at the next start."""
+        process.end(self._proc, {"fast": signal.SIGINT, "immediate": signal.SIGQUIT}[mode])
+
+    def restart(self, mode: str = "fast") -> None:
+        self.stop(mode)
+        self.start()
+
+    def kill(self) -> None:
+        """SIGKILL to every process of the cluster, as the machine's end would."""
+        if self._proc is None or self._proc.poll() is not None:
+            return
+        self._proc.send_signal(signal.SIGSTOP)  # no new sessions while we look
+        backends = process.children(self._proc.pid)
+        for pid in backends:
+            os.kill(pid, signal.SIGKILL)
+        process.end(self._proc, signal.SIGKILL)
+        until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in backends), 30, "backends gone")
+
+    def dsn(self, role: str = "postgres", dbname: str = "payonce") -> str:
+        return f"postgresql://{role}@127.0.0.1:{self.port}/{dbname}"
+
+    def connect(self, role: str = "postgres", dbname: str = "payonce",
+                **options: Any) -> psycopg.Connection[Any]:
+        return psycopg.connect(self.dsn(role, dbname), **{"autocommit": True, "connect_timeout": 5, **options})
+
+    def query(self, sql: str, *params: Any, role: str = "postgres") -> list[tuple[Any, ...]]:
+        """Rows of one statement on a connection of its own; [] when it returns none."""
+        with self.connect(role) as conn:
+            cursor = conn.execute(sql, params or None)
+            return cursor.fetchall() if cursor.description else []
+
+    @staticmethod
+    def _bin(name: str) -> Path:
+        found = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"),
+                       key=lambda p: float(p.parts[4])) or [shutil.which(name)]
+        if found[-1] is None:
+            raise FileNotFoundError(f"no {name}: install the server package of PostgreSQL")
+        return Path(found[-1])
+
+
+class Kafka:
+    """One broker that is its own controller (KRaft)."""
+
+    def __init__(self, scratch: Path) -> None:
+        self.folder, self.log = scratch / "kafka", scratch / "kafka.log"
+        self.port, self._controller_port = process.free_port(), process.free_port()
+        self._proc: subprocess.Popen[bytes] | None = None
+
+    @property
+    def brokers(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def prepare(self) -> subprocess.Popen[bytes]:
+        """Starts the formatting of the storage; wait for it with process.finish()."""
+        self.folder.mkdir()
+        settings = {
+            "process.roles": "broker,controller",
+            "node.id": 1,
+            "controller.quorum.voters": f"1@127.0.0.1:{self._controller_port}",
+            "listeners": f"PLAINTEXT://{self.brokers},CONTROLLER://127.0.0.1:{self._controller_port}",
+            "advertised.listeners": f"PLAINTEXT://{self.brokers}",
+            "controller.listener.names": "CONTROLLER",
+            "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+            "log.dirs": self.folder / "data",
+            "auto.create.topics.enable": "false",
+            "broker.session.timeout.ms": 6000,  # how long a killed broker's successor is kept waiting
+            "broker.heartbeat.interval.ms": 1000,
+            "group.initial.rebalance.delay.ms": 0,
+            "offsets.topic.replication.factor": 1,
+            "offsets.topic.num.partitions": 4,
+            "transaction.state.log.replication.factor": 1,
+            "transaction.state.log.min.isr": 1,
+            "transaction.state.log.num.partitions": 4,
+            "log.cleaner.dedupe.buffer.size": 16 << 20,
+        }
+        self._properties.write_text("".join(f"{k}={v}\n" for k, v in settings.items()))
+        return self._java("-XX:TieredStopAtLevel=1", "kafka.tools.StorageTool", "format",
+                          "--cluster-id", "cGF5b25jZS1sb2NhbC1zdA", "--config", self._properties)
+
+    def launch(self) -> None:
+        self._proc = self._java("kafka.Kafka", self._properties)
+
+    def wait_ready(self, timeout: float = 60) -> None:
+        def answers() -> bool:
+            if self._proc is None or self._proc.poll() is not None:
+                raise RuntimeError(f"Kafka ended\n{process.tail(self.log)}")
+            if not process.accepts(self.port):
+                return False
+            try:
+                return bool(self.admin().list_topics(timeout=2).brokers)
+            except KafkaException:
+                return False
+
+        until(answers, timeout, "Kafka answers")
+
+    def start(self) -> "Kafka":
+        if not self.folder.exists():
+            process.finish(self.prepare(), self.log, "Kafka's storage format")
+        self.launch()
+        self.wait_ready()
+        return self
+
+    def stop(self) -> None:
+        process.end(self._proc, signal.SIGTERM)
+
+    def kill(self) -> None:
+        process.end(self._proc, signal.SIGKILL)
+
+    def restart(self) -> None:
+        self.stop()
+        self.start()
+
+    def admin(self) -> AdminClient:
+        return AdminClient({"bootstrap.servers": self.brokers, "log_level": 0})
+
+    def create_topic(self, name: str, partitions: int = 6, config: dict[str, str] | None = None) -> None:
+        new = NewTopic(name, partitions, 1, config={k: str(v) for k, v in (config or {}).items()})
+        admin = self.admin()  # to be kept: its end cancels what it was asked
+        admin.create_topics([new])[name].result(30)
+        until(lambda: self._leads(name, partitions), 30, f"topic {name} has its leaders")
+
+    def ends(self, topic: str) -> dict[int, int]:
+        """The end offset of each partition."""
+        reader = self._reader("payonce-support")
+        try:
+            parts = reader.list_topics(topic, timeout=10).topics[topic].partitions
+            return {p: reader.get_watermark_offsets(TopicPartition(topic, p), timeout=10)[1] for p in parts}
+        finally:
+            reader.close()
+
+    def committed(self, group: str, topic: str) -> dict[int, int]:
+        """The offset a group has committed in each partition, 0 where there is none."""
+        parts = [TopicPartition(topic, p) for p in self.ends(topic)]
+        reader = self._reader(group)
+        try:
+            return {p.partition: max(p.offset, 0) for p in reader.committed(parts, timeout=10)}
+        finally:
+            reader.close()
+
+    def drained(self, group: str, topic: str) -> bool:
+        """Whether the group has committed up to the end of every partition."""
+        return self.committed(group, topic) == self.ends(topic)
+
+    def records(self, topic: str, timeout: float = 60) -> list[Message]:
+        """Every record from the first offset to the ends of this moment, in partition order."""
+        ends = self.ends(topic)
+        reader = self._reader("payonce-support")
+        at: dict[int, int] = {}
+        out: list[Message] = []
+        try:
+            begin = {p: reader.get_watermark_offsets(TopicPartition(topic, p), timeout=10)[0] for p in ends}
+            at = dict(begin)
+            reader.assign([TopicPartition(topic, p, begin[p]) for p in ends])
+
+            def done() -> bool:
+                for m in reader.consume(2000, timeout=0.2):
+                    if m.error() is None and m.offset() < ends[m.partition()]:
+                        out.append(m)
+                for p in reader.position([TopicPartition(topic, p) for p in ends]):
+                    at[p.partition] = max(p.offset, at[p.partition])
+                return all(at[p] >= ends[p] for p in ends)
+
+            until(done, timeout, f"{topic} read to its ends", every=0)
+        finally:
+            reader.close()
+        return sorted(out, key=lambda m: (m.partition(), m.offset()))
+
+    @property
+    def _properties(self) -> Path:
+        return self.folder / "server.properties"
+
+    def _leads(self, topic: str, partitions: int) -> bool:
+        known = self.admin().list_topics(topic, timeout=10).topics[topic].partitions
+        return len(known) == partitions and all(p.leader >= 0 for p in known.values())
+
+    def _reader(self, group: str) -> Consumer:
+        return Consumer({"bootstrap.servers": self.brokers, "group.id": group, "log_level": 0,
+                         "enable.auto.commit": False, "auto.offset.reset": "earliest"})
+
+    def _java(self, *args: str | Path) -> subprocess.Popen[bytes]:
+        quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
+        return process.start(["java", *JVM, quiet, "-cp", f"{JARS}/kafka/*", *args], self.log)
+
+
+class Registry:
+    """Apicurio with the Confluent API; its store is a file in the scratch folder, so ids outlive a restart."""
+
+    def __init__(self, scratch: Path) -> None:
+        self.folder, self.log = scratch / "registry", scratch / "registry.log"
+        self.port, self._management_port = process.free_port(), process.free_port()
+        self._proc: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/apis/ccompat/v7"
+
+    def launch(self) -> None:
+        self.folder.mkdir(exist_ok=True)
+        jar = next((JARS / "registry").glob("*-runner.jar"))
+        env = {
+            "QUARKUS_HTTP_HOST": "127.0.0.1",
+            "QUARKUS_HTTP_PORT": str(self.port),
+            "QUARKUS_MANAGEMENT_HOST": "127.0.0.1",
+            "QUARKUS_MANAGEMENT_PORT": str(self._management_port),
+            "APICURIO_DATASOURCE_URL": f"jdbc:h2:file:{self.folder}/store",
+        }
+        self._proc = process.start(["java", *JVM, "-XX:TieredStopAtLevel=1", "-jar", jar], self.log, env,
+                                   cwd=self.folder)
+
+    def wait_ready(self, timeout: float = 90) -> None:
+        def answers() -> bool:
+            if self._proc is None or self._proc.poll() is not None:
+                raise RuntimeError(f"the registry ended\n{process.tail(self.log)}")
+            try:
+                return call("GET", self.url + "/subjects", timeout=5).status == 200
+            except OSError:
+                return False
+
+        until(answers, timeout, "the registry answers")
+
+    def start(self) -> "Registry":
+        self.launch()
+        self.wait_ready()
+        return self
+
+    def stop(self) -> None:
+        process.end(self._proc, signal.SIGTERM)
+
+    def kill(self) -> None:
+        process.end(self._proc, signal.SIGKILL)
+
+    def restart(self) -> None:
+        self.stop()
+        self.start()
+
+
+class Stack:
+    """All of it, and the environment each service needs. `programs` holds payonce-NAME."""
+
+    def __init__(self, programs: Path, partitions: int | None = None) -> None:
+        self.programs = programs.resolve()
+        self.scratch = scratch_folder()
+        self.postgres = Postgres(self.scratch)
+        self.kafka = Kafka(self.scratch)
+        self.registry = Registry(self.scratch)
+        self.accounts_file = accounts.write(self.scratch / "secrets")
+        self.api_token = "demo-orders-token"
+        self.api_token_file = self.scratch / "secrets/api-token"
+        self.api_token_file.write_text(self.api_token + "\n")
+        self.api_token_file.chmod(0o600)
+        self._partitions = partitions
+
+    def up(self) -> "Stack":
+        try:
+            self.registry.launch()
+            initdb, storage = self.postgres.prepare(), self.kafka.prepare()
+            process.finish(storage, self.kafka.log, "Kafka's storage format")
+            self.kafka.launch()
+            process.finish(initdb, self.postgres.log, "initdb")
+            self.postgres.launch()
+            self.postgres.wait_ready()
+            with self.postgres.connect(dbname="postgres") as conn:
+                conn.execute("CREATE DATABASE payonce")
+            for name in self.built():
+                self.migrate(name)
+            self.kafka.wait_ready()
+            self._create_topics()
+            self.registry.wait_ready()
+        except BaseException:
+            self.down()
+            raise
+        return self
+
+    def down(self) -> None:
+        """Ends everything at once: the scratch folder goes too, so nobody needs a clean shutdown."""
+        self.registry.kill()
+        self.kafka.kill()
+        self.postgres.stop("immediate")
+        shutil.rmtree(self.scratch, ignore_errors=True)
+
+    def __enter__(self) -> "Stack":
+        return self.up()
+
+    def __exit__(self, kind: type[BaseException] | None, err: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        self.down()
+
+    def built(self) -> list[str]:
+        return [n for n in SERVICES if os.access(self.programs / f"payonce-{n}", os.X_OK)]
+
+    def migrate(self, name: str, postgres: Postgres | None = None) -> None:
+        """Runs the service's migrations if it has any; a second time is a no-op."""
+        if not (ROOT / "services" / name / "migrations").is_dir():
+            return
+        log = self.scratch / f"migrate-{name}.log"
+        env = {"PAYONCE_MIGRATE_DSN": (postgres or self.postgres).dsn(), "PAYONCE_DSN": ""}
+        argv = [self.programs / f"payonce-{name}", "migrate"]
+        process.finish(process.start(argv, log, env), log, f"payonce-{name} migrate")
+
+    def env(self, name: str) -> dict[str, str]:
+        """The settings of one service. receipts also wants PAYONCE_SMTP_URL."""
+        env = {
+            "PAYONCE_DSN": self.postgres.dsn(f"payonce_{name}"),
+            "PAYONCE_ADMIN_LISTEN": "127.0.0.1:0",
+            "PAYONCE_KAFKA_BROKERS": self.kafka.brokers,
+            "PAYONCE_REGISTRY_URL": self.registry.url,
+            "PAYONCE_LOG_LEVEL": "info",
+        }
+        own = {
+            "ingest": {
+                "PAYONCE_LISTEN": "127.0.0.1:0",
+                "PAYONCE_API_TOKEN_FILE": str(self.api_token_file),
+                "PAYONCE_ACCOUNTS_FILE": str(self.accounts_file),
+            },
+            "relay": {"PAYONCE_RELAY_OUTBOXES": "ingest"},
+            "loyalty": {"PAYONCE_LOYALTY_RULES": "USD/2=100,EUR/2=100,JPY/0=100,KWD/3=1000,BTC/11=100000"},
+            "receipts": {"PAYONCE_MAIL_FROM": "receipts@shop.example"},
+        }
+        return env | own.get(name, {})
+
+    def service(self, name: str, env: dict[str, str] | None = None, label: str = "") -> Service:
+        """A service of this stack, not yet started; `env` is added to its settings."""
+        log = self.scratch / f"{label or name}.log"
+        return Service(name, self.programs / f"payonce-{name}", self.env(name) | (env or {}), log, label)
+
+    def _create_topics(self) -> None:
+        file = ROOT / "schemas/topics.json"
+        for topic in json.loads(file.read_text()) if file.exists() else []:
+            partitions = self._partitions or topic["partitions"]
+            self.kafka.create_topic(topic["name"], partitions, topic.get("config"))
+
+
+def serve(folder: Path, programs: Path) -> None:
+    """Keeps a stack up until SIGTERM or SIGINT; FOLDER/env appears when it is usable."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    env = folder / "env"
+    try:
+        with Stack(programs) as stack:
+            lines = {
+                "PAYONCE_STACK_FOLDER": str(stack.scratch),
+                "PAYONCE_STACK_DSN": stack.postgres.dsn(),
+                "PAYONCE_KAFKA_BROKERS": stack.kafka.brokers,
+                "PAYONCE_REGISTRY_URL": stack.registry.url,
+                "PAYONCE_ACCOUNTS_FILE": str(stack.accounts_file),
+                "PAYONCE_API_TOKEN_FILE": str(stack.api_token_file),
+            }
+            text = "".join(f"export {k}='{v}'\n" for k, v in lines.items())
+            (folder / "env.new").write_text(text)
+            (folder / "env.new").rename(env)
+            while True:
+                signal.pause()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        env.unlink(missing_ok=True)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 4 or sys.argv[1] != "serve":
+        sys.exit("usage: stack.py serve FOLDER PROGRAMS")
+    serve(Path(sys.argv[2]), Path(sys.argv[3]))

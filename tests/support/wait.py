@@ -1,0 +1,29 @@
+"""Waiting for a condition, never for a time: until() asks again and again and gives up at a deadline."""
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def until(fn: Callable[[], T], timeout: float = 30.0, what: str = "", every: float = 0.02) -> T:
+    """Calls fn until it returns something true and returns that. An AssertionError inside fn counts as
+    "not yet"; at the deadline it is raised as it is, otherwise TimeoutError naming `what` and the last value."""
+    deadline = time.monotonic() + timeout
+    while True:
+        fault: AssertionError | None = None
+        value = None
+        try:
+            value = fn()
+        except AssertionError as err:
+            fault = err
+        if fault is None and value:
+            return value
+        if time.monotonic() >= deadline:
+            if fault is not None:
+                raise fault
+            name = what or getattr(fn, "__name__", "condition")
+            raise TimeoutError(f"{name}: not within {timeout:g} s (last value: {value!r})")
+        time.sleep(every)
+        every = min(every * 1.3, 0.25)
