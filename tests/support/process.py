@@ -15,6 +15,10 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+# SIGTERM ends us as Ctrl-C does, by an exception, so that `with` blocks and fixtures tidy up.
+if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+
 _launcher = ThreadPoolExecutor(max_workers=1, thread_name_prefix="launcher")
 
 

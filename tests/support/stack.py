@@ -443,7 +443,6 @@ class Stack:
 
 def serve(folder: Path, programs: Path) -> None:
     """Keeps a stack up until SIGTERM or SIGINT; FOLDER/env appears when it is usable."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     env = folder / "env"
     try:
         with Stack(programs) as stack:

@@ -1,0 +1,102 @@
+"""What every test of running programs needs: one stack for the whole run, and services that are started
+for one test and ended after it. Tests share the stack, so each makes its ids from its own `tag`."""
+
+import os
+import signal
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from service import Service
+from smtp_sink import SmtpSink
+from stack import ROOT, Stack
+
+
+class Services:
+    """The services of one test, by label: services.start("ingest", "relay"); services["relay"].kill9()."""
+
+    def __init__(self, stack: Stack, sink: SmtpSink) -> None:
+        self._stack, self._sink = stack, sink
+        self._all: dict[str, Service] = {}
+
+    def start(self, *names: str, env: dict[str, str] | None = None, label: str = "") -> Service:
+        """Starts them side by side, waits until all are ready, returns the last. A second instance of one
+        service takes a label of its own."""
+        started = [self.make(name, env, label).start() for name in names]
+        for one in started:
+            one.wait_ready()
+        return started[-1]
+
+    def make(self, name: str, env: dict[str, str] | None = None, label: str = "") -> Service:
+        """A service that is not yet started but is ended with the test."""
+        assert (label or name) not in self._all, f"{label or name} exists already: give it a label"
+        smtp = {"PAYONCE_SMTP_URL": self._sink.url} if name == "receipts" else {}
+        one = self._stack.service(name, smtp | (env or {}), label)
+        return self._all.setdefault(one.label, one)
+
+    def __getitem__(self, label: str) -> Service:
+        return self._all[label]
+
+    def __iter__(self) -> Iterator[Service]:
+        return iter(self._all.values())
+
+    def end(self) -> list[str]:
+        """Ends all and returns what went wrong: a program may only end when told to, and with 0 (the
+        sanitizers report by the exit code)."""
+        faults = []
+        for one in reversed(self._all.values()):
+            if one.alive:
+                one.cont()
+                code = one.term()
+                if code != 0:
+                    faults.append(f"{one.label}: exit {code} after SIGTERM\n{one.tail()}")
+            elif one.exit_code not in (None, 0, -signal.SIGKILL):
+                faults.append(f"{one.label}: ended with {one.exit_code}\n{one.tail()}")
+        return faults
+
+
+@pytest.fixture(scope="session")
+def programs() -> Path:
+    """Where payonce-NAME are: build/dev/bin unless PAYONCE_BIN says otherwise."""
+    return Path(os.environ.get("PAYONCE_BIN", ROOT / "build/dev/bin"))
+
+
+@pytest.fixture(scope="session")
+def stack(programs: Path) -> Iterator[Stack]:
+    with Stack(programs) as it:
+        yield it
+
+
+@pytest.fixture
+def sink() -> Iterator[SmtpSink]:
+    with SmtpSink() as it:
+        yield it
+
+
+@pytest.fixture
+def services(stack: Stack, sink: SmtpSink) -> Iterator[Services]:
+    it = Services(stack, sink)
+    faults = []
+    try:
+        yield it
+    finally:
+        faults = it.end()
+    if faults:
+        pytest.fail("\n".join(faults), pytrace=False)
+
+
+@pytest.fixture
+def tag() -> str:
+    """A prefix for the ids of this test alone."""
+    return "t" + uuid.uuid4().hex[:10]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    report = yield
+    used = getattr(item, "funcargs", {}).get("services")
+    if report.failed and used is not None:
+        report.sections += [(f"log of {one.label}", one.tail()) for one in used]
+    return report

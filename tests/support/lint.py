@@ -1,0 +1,64 @@
+"""Rules of the tree that no compiler checks: who may include whom, and no names of this machine."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# Inside common/ a folder may include itself, base/ and the folders named before it.
+LAYERS = ("base", "log", "config", "metrics", "life", "json", "pg", "kafka", "avro", "http", "event",
+          "outbox", "work", "service", "consumer")
+GENERATED = re.compile(r"\w+_files\.h")
+INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.M)
+MACHINE = re.compile(r"(?<![\w.$/}-])/(?:home|root|Users)/\w")
+
+
+def include_fault(file: Path, target: str) -> str | None:
+    """Why `file` may not include "target", or None."""
+    area, folder = file.relative_to(ROOT).parts[:2]
+    if ".." in Path(target).parts:
+        return "names a file relative to its parent folder"
+    if (file.parent / target).exists() or GENERATED.fullmatch(target):
+        return None
+    if not (ROOT / "common" / target).exists():
+        return f"is neither in common/ nor in {area}/{folder}/"
+    layer = Path(target).parts[0]
+    if layer not in LAYERS:
+        return f"common/{layer} has no place among the layers"
+    if area == "common" and LAYERS.index(layer) > LAYERS.index(folder):
+        return f"common/{folder} stands below common/{layer}"
+    return None
+
+
+def faults() -> list[str]:
+    found = []
+    for area in ("common", "services"):
+        for file in sorted((ROOT / area).glob("*/**/*.[ch]")):
+            name = file.relative_to(ROOT)
+            if area == "common" and name.parts[1] not in LAYERS:
+                found.append(f"{name}: common/{name.parts[1]} has no place among the layers")
+                continue
+            for target in INCLUDE.findall(file.read_text()):
+                why = include_fault(file, target)
+                if why:
+                    found.append(f'{name}: include "{target}": {why}')
+    listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard", "-z"], cwd=ROOT, check=True,
+                            capture_output=True, text=True).stdout
+    here = {f"{ROOT}/", f"{os.path.expanduser('~')}/"}
+    for name in filter(None, listed.split("\0")):
+        try:
+            text = (ROOT / name).read_text()
+        except (UnicodeDecodeError, OSError):
+            continue
+        if MACHINE.search(text) or any(place in text for place in here):
+            found.append(f"{name}: names a path of one machine")
+    return found
+
+
+if __name__ == "__main__":
+    wrong = faults()
+    print("\n".join(wrong) or "include rules and paths: fine")
+    sys.exit(bool(wrong))
