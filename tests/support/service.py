@@ -51,14 +51,16 @@ class Service:
     log: Path
     label: str = ""
     _proc: subprocess.Popen[bytes] | None = field(default=None, repr=False)
-    _from: int = 0  # where this start's lines begin in the log file
+    _begin: int = 0  # where our lines begin in the log file, which others wrote before us
+    _from: int = 0  # where this start's lines begin
 
     def __post_init__(self) -> None:
         self.label = self.label or self.name
+        self._begin = self._from = self._log_size()
 
     def start(self) -> "Service":
         assert not self.alive, f"{self.label} runs already"
-        self._from = self.log.stat().st_size if self.log.exists() else 0
+        self._from = self._log_size()
         self._proc = process.start([self.program, "run"], self.log, self.env)
         return self
 
@@ -138,13 +140,8 @@ class Service:
 
     def log_lines(self, msg: str | None = None, all_starts: bool = False) -> list[dict[str, Any]]:
         """The JSON lines of this start (or of all), optionally only those with this msg."""
-        if not self.log.exists():
-            return []
-        with self.log.open("rb") as f:
-            f.seek(0 if all_starts else self._from)
-            raw = f.read()
         lines = []
-        for line in raw.splitlines():
+        for line in self._log(self._begin if all_starts else self._from).splitlines():
             try:
                 one = json.loads(line)
             except ValueError:
@@ -154,7 +151,18 @@ class Service:
         return lines
 
     def tail(self, lines: int = 40) -> str:
-        return process.tail(self.log, lines)
+        """The last lines of all starts of this object, for a report."""
+        return "\n".join(self._log(self._begin).decode(errors="replace").splitlines()[-lines:])
+
+    def _log(self, start: int) -> bytes:
+        if not self.log.exists():
+            return b""
+        with self.log.open("rb") as f:
+            f.seek(start)
+            return f.read()
+
+    def _log_size(self) -> int:
+        return self.log.stat().st_size if self.log.exists() else 0
 
     def _ports(self) -> dict[str, int]:
         return {one["listener"]: one["port"] for one in self.log_lines("listening") if "port" in one}
