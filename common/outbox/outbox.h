@@ -24,17 +24,17 @@ typedef struct po_outbox {
     po_stmt put;    // set-based insert, ordered as given
     po_stmt schema; // upsert into outbox_schema
 } po_outbox;
-#define PO_OUTBOX(schema)                                                                            \
-    {                                                                                                \
-        .put = {schema "_outbox_put",                                                                \
-                "INSERT INTO " schema ".outbox (topic, key, event_id, ce_type, ce_source, ce_time, " \
-                "sequence, traceparent, tracestate, schema_fp, body) SELECT * FROM unnest($1::text[], " \
-                "$2::text[], $3::uuid[], $4::text[], $5::text[], $6::timestamptz[], $7::int8[], "    \
-                "$8::text[], $9::text[], $10::bytea[], $11::bytea[])"},                              \
-        .schema = {schema "_outbox_schema",                                                          \
-                   "INSERT INTO " schema ".outbox_schema (fp, subject, schema) SELECT $1, $2, $3 "   \
-                   "WHERE NOT EXISTS (SELECT FROM " schema ".outbox_schema WHERE fp = $1 AND subject = $2) " \
-                   "ON CONFLICT DO NOTHING"},                                                        \
+#define PO_OUTBOX(owner)                                                                                 \
+    {                                                                                                    \
+        .put = {owner "_outbox_put",                                                                     \
+                "INSERT INTO " owner ".outbox (topic, key, event_id, ce_type, ce_source, ce_time, "      \
+                "sequence, traceparent, tracestate, schema_fp, body) SELECT * FROM unnest($1::text[], "  \
+                "$2::text[], $3::uuid[], $4::text[], $5::text[], $6::timestamptz[], $7::int8[], "        \
+                "$8::text[], $9::text[], $10::bytea[], $11::bytea[])"},                                  \
+        .schema = {owner "_outbox_schema",                                                               \
+                   "INSERT INTO " owner ".outbox_schema (fp, subject, schema) SELECT $1, $2, $3 "        \
+                   "WHERE NOT EXISTS (SELECT FROM " owner ".outbox_schema WHERE fp = $1 AND subject = " \
+                   "$2) ON CONFLICT DO NOTHING"},                                                        \
     }
 
 // The parameters of outbox->put for n rows: for po_pg_run or po_pipe_send inside the caller's transaction.
@@ -48,5 +48,5 @@ PO_MUST_CHECK bool po_outbox_register(const po_outbox *outbox, po_pg *pg, const 
 // A lost ring only costs relay's idle interval (100 ms). Channel: "outbox_" schema.
 typedef struct po_ring po_ring;
 PO_MUST_CHECK bool po_ring_open(const po_pg_options *options, const char *schema, po_ring **ret_ring, po_err *err);
-void po_ring(po_ring *ring); // thread-safe, never blocks, never fails
+void po_ring_ring(po_ring *ring); // thread-safe, never blocks, never fails
 void po_ring_close(po_ring **ring);
