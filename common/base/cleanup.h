@@ -5,12 +5,12 @@
 
 #define PO_AUTO(fn) __attribute__((cleanup(fn)))
 
-#define po_take(pointer_address)                      \
-    __extension__({                                   \
-        __auto_type po_take_at = (pointer_address);   \
-        __auto_type po_take_value = *po_take_at;      \
-        *po_take_at = NULL;                           \
-        po_take_value;                                \
+#define po_take(pointer_address)                    \
+    __extension__({                                 \
+        __auto_type po_take_at = (pointer_address); \
+        __auto_type po_take_value = *po_take_at;    \
+        *po_take_at = NULL;                         \
+        po_take_value;                              \
     })
 
 // PO_AUTO(po_free_auto) char *text = …;

@@ -47,9 +47,10 @@ void po_rfc3339(int64_t instant_us, char out[PO_RFC3339_SIZE]) {
     int us = (int)(instant_us % PO_SECOND_US), s = (int)(seconds - days * DAY_S);
     us += us < 0 ? (int)PO_SECOND_US : 0;
     civil_from_days(days, &year, &month, &day);
-    char text[80]; // longer than any int64 instant needs, so that the compiler sees that nothing is cut
-    snprintf(text, sizeof text, "%04d-%02d-%02dT%02d:%02d:%02d.%06dZ", (int)year, (int)month, (int)day,
-             s / 3600, s / 60 % 60, s % 60, us);
+    char text
+        [80]; // longer than any int64 instant needs, so that the compiler sees that nothing is cut
+    snprintf(text, sizeof text, "%04d-%02d-%02dT%02d:%02d:%02d.%06dZ", (int)year, (int)month,
+             (int)day, s / 3600, s / 60 % 60, s % 60, us);
     snprintf(out, PO_RFC3339_SIZE, "%.31s", text);
 }
 
@@ -116,8 +117,8 @@ bool po_parse_rfc3339(po_str s, int64_t *ret_us) {
     if (month < 1 || month > 12 || day < 1 || day > days_in_month(year, month) || hour > 23 ||
         minute > 59 || second > 60) // 60: a leap second is the first instant of the next minute
         return false;
-    int64_t seconds = days_from_civil(year, month, day) * DAY_S + hour * 3600 +
-                      (minute - offset) * 60 + second;
+    int64_t seconds =
+        days_from_civil(year, month, day) * DAY_S + hour * 3600 + (minute - offset) * 60 + second;
     *ret_us = seconds * PO_SECOND_US + us;
     return true;
 }

@@ -17,7 +17,8 @@ void po_unit_text(po_unit unit, char out[PO_UNIT_SIZE]) {
 bool po_unit_parse(po_str text, po_unit *ret_unit, po_err *err) {
     po_unit unit = {0};
     size_t n = 0;
-    while (n < text.n && ((text.p[n] >= 'A' && text.p[n] <= 'Z') || (text.p[n] >= '0' && text.p[n] <= '9')))
+    while (n < text.n &&
+           ((text.p[n] >= 'A' && text.p[n] <= 'Z') || (text.p[n] >= '0' && text.p[n] <= '9')))
         n++;
     int64_t exponent = -1;
     bool ok = n > 0 && n < sizeof unit.currency && n < text.n && text.p[n] == '/' &&
@@ -78,7 +79,8 @@ bool po_money_cmp(po_money a, po_money b, int *ret_order, po_err *err) {
 }
 
 bool po_money_rescale(po_money a, int exponent, po_money *ret_money, po_err *err) {
-    if (exponent < 0 || exponent > EXPONENT_MAX || a.unit.exponent < 0 || a.unit.exponent > EXPONENT_MAX)
+    if (exponent < 0 || exponent > EXPONENT_MAX || a.unit.exponent < 0 ||
+        a.unit.exponent > EXPONENT_MAX)
         return po_fail(err, PO_REFUSED, "unit", "exponent outside 0 to %d", EXPONENT_MAX);
     int64_t factor = 1;
     int steps = exponent - a.unit.exponent;
@@ -91,8 +93,8 @@ bool po_money_rescale(po_money a, int exponent, po_money *ret_money, po_err *err
             return overflow(err, "a rescaled amount");
     } else {
         if (a.minor % factor != 0)
-            return po_fail(err, PO_REFUSED, "inexact", "%" PRId64 " has no exact value at exponent %d",
-                           a.minor, exponent);
+            return po_fail(err, PO_REFUSED, "inexact",
+                           "%" PRId64 " has no exact value at exponent %d", a.minor, exponent);
         money.minor = a.minor / factor;
     }
     *ret_money = money;

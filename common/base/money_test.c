@@ -11,10 +11,10 @@ static void units_are_read_and_printed(void **state) {
         const char *text;
         bool ok;
     } rows[] = {
-        {"USD/2", true},  {"BTC/11", true},   {"JPY/0", true},    {"ABCDEF7/18", true},
-        {"USD/19", false}, {"USD/-1", false}, {"USD/02", false},  {"usd/2", false},
-        {"/2", false},    {"USD", false},     {"USD/", false},    {"ABCDEFGH/2", false},
-        {"USD/2 ", false}, {" USD/2", false}, {"US-D/2", false},  {"", false},
+        {"USD/2", true},   {"BTC/11", true},  {"JPY/0", true},   {"ABCDEF7/18", true},
+        {"USD/19", false}, {"USD/-1", false}, {"USD/02", false}, {"usd/2", false},
+        {"/2", false},     {"USD", false},    {"USD/", false},   {"ABCDEFGH/2", false},
+        {"USD/2 ", false}, {" USD/2", false}, {"US-D/2", false}, {"", false},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         po_unit unit = {"KEPT", 3};
@@ -53,7 +53,8 @@ static void sums_are_exact_or_refused(void **state) {
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         po_money a = {rows[i].a, usd}, b = {rows[i].b, usd}, ret = {4711, eur};
         po_err err = {0};
-        bool ok = rows[i].op == ADD ? po_money_add(a, b, &ret, &err) : po_money_sub(a, b, &ret, &err);
+        bool ok =
+            rows[i].op == ADD ? po_money_add(a, b, &ret, &err) : po_money_sub(a, b, &ret, &err);
         assert_int_equal(ok, rows[i].code == NULL);
         assert_string_equal(err.code, ok ? "" : rows[i].code);
         assert_int_equal(ret.minor, ok ? rows[i].want : 4711);
@@ -162,9 +163,12 @@ static void proportions_floor_in_128_bits(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(units_are_read_and_printed),   cmocka_unit_test(sums_are_exact_or_refused),
-        cmocka_unit_test(different_units_never_meet),   cmocka_unit_test(amounts_are_compared),
-        cmocka_unit_test(rescaling_is_exact_or_refused), cmocka_unit_test(proportions_floor_in_128_bits),
+        cmocka_unit_test(units_are_read_and_printed),
+        cmocka_unit_test(sums_are_exact_or_refused),
+        cmocka_unit_test(different_units_never_meet),
+        cmocka_unit_test(amounts_are_compared),
+        cmocka_unit_test(rescaling_is_exact_or_refused),
+        cmocka_unit_test(proportions_floor_in_128_bits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -116,9 +116,9 @@ static void buffers_grow(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(numbers_are_read_strictly), cmocka_unit_test(views_compare_as_bytes),
+        cmocka_unit_test(numbers_are_read_strictly),   cmocka_unit_test(views_compare_as_bytes),
         cmocka_unit_test(hex_is_lower_case_and_exact), cmocka_unit_test(sha256_of_known_texts),
-        cmocka_unit_test(ids_are_printable_ascii), cmocka_unit_test(buffers_grow),
+        cmocka_unit_test(ids_are_printable_ascii),     cmocka_unit_test(buffers_grow),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -12,15 +12,16 @@ typedef enum po_setting_type {
     PO_SET_BOOL,        // true | false
     PO_SET_DURATION_MS, // 250ms, 30s, 5m, 24h, 400d; within [min, max] milliseconds
     PO_SET_BYTES,       // 4096, 64KiB, 16MiB; within [min, max]
-    PO_SET_SECRET,      // read whole from the file named by NAME_FILE; a trailing newline is cut; never printed
-    PO_SET_PATH,        // a readable file
+    PO_SET_SECRET, // read whole from the file named by NAME_FILE; a trailing newline is cut; never printed;
+                   // an empty file is refused even when the fallback is "" (= none)
+    PO_SET_PATH, // a readable file
 } po_setting_type;
 
 typedef struct po_setting {
-    const char *name;     // without the prefix PAYONCE_ ("RELAY_RETENTION")
+    const char *name; // without the prefix PAYONCE_ ("RELAY_RETENTION")
     po_setting_type type;
     const char *fallback; // as text; NULL = required
-    int64_t min, max;     // for numbers; for text: the most bytes in max (0 = 4096)
+    int64_t min, max;     // for numbers, both 0 = any; for text: the most bytes in max (0 = 4096)
     const char *doc;      // one sentence, with unit
 } po_setting;
 
@@ -31,8 +32,10 @@ PO_MUST_CHECK bool po_config_load(const po_setting *table, po_config **ret_confi
 void po_config_free(po_config **config);
 
 // Asking for a name or a type that the table does not have is our mistake: abort. Text is lent by the config.
-const char *po_config_text(const po_config *config, const char *name); // TEXT, SECRET, PATH; "" when empty
-int64_t po_config_int(const po_config *config, const char *name);      // INT, BOOL, DURATION_MS, BYTES
+const char *po_config_text(const po_config *config,
+                           const char *name); // TEXT, SECRET, PATH; "" when empty
+int64_t po_config_int(const po_config *config, const char *name); // INT, BOOL, DURATION_MS, BYTES
 
-void po_config_print(const po_config *config, FILE *out);    // values as JSON lines, secrets as "(set)"
+void po_config_print(const po_config *config,
+                     FILE *out); // values as JSON lines, secrets as "(set)"
 void po_config_markdown(const po_setting *table, FILE *out); // the table of docs/settings.md

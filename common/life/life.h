@@ -7,23 +7,24 @@
 // Blocks SIGTERM and SIGINT in the calling (main) thread and all threads started later; starts the thread that
 // waits for them. Call once, first. SIGPIPE is ignored.
 void po_life_init(void);
-bool po_stopping(void);      // true after SIGTERM, SIGINT or po_stop()
-void po_stop(void);          // as if SIGTERM had come
-int po_stop_fd(void);        // readable once stopping: for poll(2); never read from it
+bool po_stopping(void); // true after SIGTERM, SIGINT or po_stop()
+void po_stop(void);     // as if SIGTERM had come
+int po_stop_fd(void);   // readable once stopping: for poll(2); never read from it
 // Sleeps until `timeout_ms` have passed or the process is stopping; returns !po_stopping().
 bool po_life_wait(int64_t timeout_ms);
 
 typedef struct po_beat po_beat;
 // `limit_ms`: the longest this loop may go without beating. `name` must outlive the process.
 po_beat *po_beat_new(const char *name, int64_t limit_ms);
-void po_beat(po_beat *beat);
-void po_beat_end(po_beat *beat); // the loop has ended on purpose
+void po_beat_tick(po_beat *beat); // it turns
+void po_beat_end(po_beat *beat);  // the loop has ended on purpose
 // False, and the late loop's name in ret_name (may be NULL), when a loop does not turn.
 bool po_life_healthy(const char **ret_name);
 
 // Readiness: started, not draining, and every registered check passes. Never a shared dependency.
 void po_ready_set(bool started);
-void po_ready_check(bool (*fn)(void *arg), void *arg); // e.g. "queue not full"; before threads start
+void po_ready_check(bool (*fn)(void *arg),
+                    void *arg); // e.g. "queue not full"; before threads start
 bool po_ready(void);
 
 // Backoff with full jitter: min(cap, base * 2^attempt) * random(0.5 … 1).

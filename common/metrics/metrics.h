@@ -12,13 +12,16 @@ typedef enum po_metric_type { PO_COUNTER, PO_GAUGE, PO_HISTOGRAM } po_metric_typ
 
 // One family; `labels` is NULL or one label name whose values are given when counting, e.g. "verdict".
 // Aborts on a duplicate name. Handles live for the whole process.
-po_metric *po_metric_new(po_metric_type type, const char *name, const char *help, const char *label);
+po_metric *po_metric_new(po_metric_type type, const char *name, const char *help,
+                         const char *label);
 
-void po_count(po_metric *metric, const char *label_value, int64_t n);     // counter += n; NULL when unlabelled
-void po_gauge(po_metric *metric, const char *label_value, double value);  // gauge = value
-void po_observe(po_metric *metric, const char *label_value, double seconds); // fixed buckets 0.5 ms … 60 s
+void po_count(po_metric *metric, const char *label_value,
+              int64_t n); // counter += n; NULL when unlabelled
+void po_gauge(po_metric *metric, const char *label_value, double value); // gauge = value
+void po_observe(po_metric *metric, const char *label_value,
+                double seconds); // fixed buckets 0.5 ms … 60 s
 // The gauge is computed when scraped (ages); `fn` must be quick and must not block.
 void po_gauge_fn(po_metric *metric, const char *label_value, double (*fn)(void *arg), void *arg);
 
-void po_metrics_write(FILE *out);    // the exposition text of the process
-void po_metrics_list(FILE *out);     // `name | type | label | help` rows for docs/metrics.md
+void po_metrics_write(FILE *out); // the exposition text of the process
+void po_metrics_list(FILE *out);  // `name | type | label | help` rows for docs/metrics.md

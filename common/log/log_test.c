@@ -1,0 +1,205 @@
+#include "log/log.h"
+#include <jansson.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+// Stdout goes to a file while the lines are written, and comes back as text.
+static int saved_stdout;
+static FILE *captured;
+
+static void capture_begin(void) {
+    captured = tmpfile();
+    assert_non_null(captured);
+    fflush(stdout);
+    saved_stdout = dup(STDOUT_FILENO);
+    dup2(fileno(captured), STDOUT_FILENO);
+}
+
+static char *capture_end(void) {
+    dup2(saved_stdout, STDOUT_FILENO);
+    close(saved_stdout);
+    off_t n = lseek(fileno(captured), 0, SEEK_END);
+    char *text = calloc(1, (size_t)n + 1);
+    assert_int_equal(pread(fileno(captured), text, (size_t)n, 0), n);
+    fclose(captured);
+    return text;
+}
+
+static json_t *one_line(void) {
+    char *text = capture_end();
+    char *end = strchr(text, '\n');
+    assert_non_null(end);
+    assert_string_equal(end, "\n");
+    json_t *line = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
+    assert_non_null(line);
+    free(text);
+    return line;
+}
+
+static const char *text_of(const json_t *line, const char *name) {
+    return json_string_value(json_object_get(line, name));
+}
+
+static void a_line_carries_its_fields(void **state) {
+    (void)state;
+    capture_begin();
+    po_log(PO_WARN, "gap \"open\"", PO_TEXT("topic", "payments.v1"), PO_INT("id", INT64_MIN),
+           PO_BOOL("first", 2), PO_TEXT("nothing", NULL));
+    json_t *line = one_line();
+    assert_string_equal(text_of(line, "level"), "warn");
+    assert_string_equal(text_of(line, "service"), "test");
+    assert_string_equal(text_of(line, "msg"), "gap \"open\"");
+    assert_string_equal(text_of(line, "topic"), "payments.v1");
+    assert_int_equal(strlen(text_of(line, "ts")), 27);
+    assert_int_equal(json_integer_value(json_object_get(line, "id")), INT64_MIN);
+    assert_true(json_is_true(json_object_get(line, "first")));
+    assert_true(json_is_null(json_object_get(line, "nothing")));
+    json_decref(line);
+}
+
+static void an_error_adds_kind_code_and_text(void **state) {
+    (void)state;
+    po_err err = {0};
+    po_fail(&err, PO_RETRY, "08006", "connection lost");
+    capture_begin();
+    po_log_err(PO_ERROR, "batch failed", &err, PO_INT("events", 3));
+    json_t *line = one_line();
+    assert_string_equal(text_of(line, "kind"), "retry");
+    assert_string_equal(text_of(line, "code"), "08006");
+    assert_string_equal(text_of(line, "error"), "connection lost");
+    assert_int_equal(json_integer_value(json_object_get(line, "events")), 3);
+    json_decref(line);
+}
+
+static void any_bytes_make_valid_json(void **state) {
+    (void)state;
+    static const struct {
+        const char *text, *want;
+    } rows[] = {
+        {"a\n\t\"\\\x01z", "a\n\t\"\\\x01z"},
+        {"gr\xc3\xbc\xc3\x9f \xe2\x82\xbf \xf0\x9f\x98\x80",
+         "gr\xc3\xbc\xc3\x9f \xe2\x82\xbf \xf0\x9f\x98\x80"},
+        {"x\xffy", "x\xef\xbf\xbdy"},
+        {"cut\xe2\x82", "cut\xef\xbf\xbd\xef\xbf\xbd"},
+        {"\xc0\xaf", "\xef\xbf\xbd\xef\xbf\xbd"},
+        {"\xed\xa0\x80", "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd"},
+        {"\xf4\x90\x80\x80", "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        capture_begin();
+        po_log(PO_INFO, "m", PO_TEXT("t", rows[i].text));
+        json_t *line = one_line();
+        assert_string_equal(text_of(line, "t"), rows[i].want);
+        json_decref(line);
+    }
+}
+
+static void long_texts_are_cut_between_characters(void **state) {
+    (void)state;
+    char text[6001];
+    for (size_t i = 0; i < 6000; i += 3)
+        memcpy(text + i, "\xe2\x82\xbf", 4);
+    capture_begin();
+    po_log(PO_INFO, "m", PO_TEXT("t", text));
+    json_t *line = one_line();
+    assert_int_equal(strlen(text_of(line, "t")), 2048 / 3 * 3 + 3);
+    json_decref(line);
+}
+
+static void the_context_is_inherited_and_gives_way(void **state) {
+    (void)state;
+    po_log_context("evt_1", "o-77", NULL);
+    capture_begin();
+    po_log(PO_INFO, "m", PO_TEXT("order_id", "o-78"));
+    json_t *line = one_line();
+    assert_string_equal(text_of(line, "event_id"), "evt_1");
+    assert_string_equal(text_of(line, "order_id"), "o-78");
+    assert_null(json_object_get(line, "traceparent"));
+    json_decref(line);
+    po_log_context(NULL, NULL, NULL);
+    capture_begin();
+    po_log(PO_INFO, "m");
+    line = one_line();
+    assert_null(json_object_get(line, "event_id"));
+    json_decref(line);
+}
+
+static void lines_below_the_level_are_not_written(void **state) {
+    (void)state;
+    capture_begin();
+    po_log(PO_DEBUG, "too fine");
+    char *text = capture_end();
+    assert_string_equal(text, "");
+    free(text);
+}
+
+static void *chatter(void *arg) {
+    char text[5000]; // more than a pipe takes in one piece
+    memset(text, *(char *)arg, sizeof text - 1);
+    text[sizeof text - 1] = '\0';
+    for (int i = 0; i < 50; i++)
+        po_log(PO_INFO, "m", PO_TEXT("a", text), PO_TEXT("b", text), PO_TEXT("c", text));
+    return NULL;
+}
+
+struct reader {
+    int fd;
+    po_buf all;
+};
+
+static void *read_all(void *arg) {
+    struct reader *reader = arg;
+    char piece[4096];
+    for (ssize_t n; (n = read(reader->fd, piece, sizeof piece)) > 0;)
+        po_buf_put(&reader->all, piece, (size_t)n);
+    return NULL;
+}
+
+static void threads_do_not_mix_their_lines(void **state) {
+    (void)state;
+    int ends[2];
+    assert_int_equal(pipe(ends), 0);
+    fflush(stdout);
+    int saved = dup(STDOUT_FILENO);
+    dup2(ends[1], STDOUT_FILENO);
+    close(ends[1]);
+    struct reader reader = {.fd = ends[0]};
+    pthread_t collector, chatters[2];
+    pthread_create(&collector, NULL, read_all, &reader);
+    for (int i = 0; i < 2; i++)
+        pthread_create(&chatters[i], NULL, chatter, &"xy"[i]);
+    for (int i = 0; i < 2; i++)
+        pthread_join(chatters[i], NULL);
+    dup2(saved, STDOUT_FILENO);
+    close(saved);
+    pthread_join(collector, NULL);
+    close(ends[0]);
+    int lines = 0;
+    char *rest = reader.all.p;
+    for (char *line; (line = strsep(&rest, "\n")) && *line; lines++) {
+        json_t *object = json_loads(line, JSON_REJECT_DUPLICATES, NULL);
+        assert_non_null(object);
+        assert_string_equal(text_of(object, "a"), text_of(object, "c"));
+        json_decref(object);
+    }
+    assert_int_equal(lines, 100);
+    po_buf_done(&reader.all);
+}
+
+int main(void) {
+    po_log_init("test", PO_INFO);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_line_carries_its_fields),
+        cmocka_unit_test(an_error_adds_kind_code_and_text),
+        cmocka_unit_test(any_bytes_make_valid_json),
+        cmocka_unit_test(long_texts_are_cut_between_characters),
+        cmocka_unit_test(the_context_is_inherited_and_gives_way),
+        cmocka_unit_test(lines_below_the_level_are_not_written),
+        cmocka_unit_test(threads_do_not_mix_their_lines),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
