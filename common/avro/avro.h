@@ -18,7 +18,13 @@ const uint8_t *po_avro_fingerprint(const po_avro_schema *schema); // 32 bytes
 po_str po_avro_text(const po_avro_schema *schema);
 int po_avro_field(const po_avro_schema *schema, const char *name); // index, or -1
 
-typedef enum po_avro_type { PO_AVRO_NULL, PO_AVRO_BOOL, PO_AVRO_LONG, PO_AVRO_STRING, PO_AVRO_BYTES } po_avro_type;
+typedef enum po_avro_type {
+    PO_AVRO_NULL,
+    PO_AVRO_BOOL,
+    PO_AVRO_LONG,
+    PO_AVRO_STRING,
+    PO_AVRO_BYTES
+} po_avro_type;
 typedef struct po_avro_value { // enums are strings; int is long
     po_avro_type type;
     union {
@@ -29,8 +35,8 @@ typedef struct po_avro_value { // enums are strings; int is long
 } po_avro_value;
 
 // One value per field, in the schema's order. Appends to out. PO_REFUSED when a value does not fit its field.
-PO_MUST_CHECK bool po_avro_encode(const po_avro_schema *schema, const po_avro_value *values, size_t n, po_buf *out,
-                                  po_err *err);
+PO_MUST_CHECK bool po_avro_encode(const po_avro_schema *schema, const po_avro_value *values,
+                                  size_t n, po_buf *out, po_err *err);
 
 // A pair of schemas, prepared once, used for each record. Both must outlive it. PO_REFUSED when the reader's
 // record cannot be read from the writer's (a field without default is missing, types do not promote).

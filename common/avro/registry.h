@@ -6,15 +6,16 @@
 #include "avro/avro.h"
 
 typedef struct po_registry po_registry;
-PO_MUST_CHECK bool po_registry_open(const char *base_url, po_registry **ret_registry, po_err *err); // no network
+PO_MUST_CHECK bool po_registry_open(const char *base_url, po_registry **ret_registry,
+                                    po_err *err); // no network
 void po_registry_close(po_registry **registry);
 
 // Registers text under the subject; sets the subject's compatibility to FULL_TRANSITIVE before its first version.
-PO_MUST_CHECK bool po_registry_register(po_registry *registry, po_str subject, po_str schema_text, int32_t *ret_id,
-                                        po_err *err);
+PO_MUST_CHECK bool po_registry_register(po_registry *registry, po_str subject, po_str schema_text,
+                                        int32_t *ret_id, po_err *err);
 // The schema by id, lent by the registry for its lifetime.
-PO_MUST_CHECK bool po_registry_schema(po_registry *registry, int32_t id, const po_avro_schema **ret_schema,
-                                      po_err *err);
+PO_MUST_CHECK bool po_registry_schema(po_registry *registry, int32_t id,
+                                      const po_avro_schema **ret_schema, po_err *err);
 
 #define PO_FRAME_SIZE 5
 void po_frame(int32_t id, uint8_t out[PO_FRAME_SIZE]);
