@@ -1,0 +1,276 @@
+// Settings, the log, and CloudEvents headers read strictly. Messages are real ones of librdkafka: produced to a
+// broker that does not exist and purged, which hands them back with key and headers.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "kafka/kafka.h"
+#include <cmocka.h>
+
+typedef struct outcome {
+    bool delivered, ok;
+    po_ce ce; // its views do not outlive the message: compared inside the callback
+    po_err err;
+    const po_ce *expected;
+} outcome;
+
+static bool same(const po_ce *a, const po_ce *b) {
+    return !memcmp(&a->id, &b->id, sizeof a->id) && po_str_eq(a->type, b->type) &&
+           po_str_eq(a->source, b->source) && a->time_us == b->time_us &&
+           po_str_eq(a->subject, b->subject) && a->sequence == b->sequence &&
+           po_str_eq(a->traceparent, b->traceparent) && po_str_eq(a->tracestate, b->tracestate);
+}
+
+static void delivered(rd_kafka_t *kafka, const rd_kafka_message_t *message, void *opaque) {
+    (void)kafka;
+    outcome *o = opaque;
+    o->delivered = true;
+    o->ok = po_ce_read(message, &o->ce, &o->err);
+    if (o->ok && o->expected)
+        assert_true(same(&o->ce, o->expected));
+}
+
+static rd_kafka_t *producer(outcome *o) {
+    static const po_kafka_setting table[] = {{"acks", "all"}, {"enable.idempotence", "true"}, {0}};
+    rd_kafka_conf_t *conf = NULL;
+    rd_kafka_t *kafka = NULL;
+    po_err err = {0};
+    assert_true(po_kafka_conf("127.0.0.1:1", "test", table,
+                              " linger.ms=1, ,socket.timeout.ms=1000 ", &conf, &err));
+    rd_kafka_conf_set_dr_msg_cb(conf, delivered);
+    rd_kafka_conf_set_opaque(conf, o);
+    assert_true(po_kafka_open(RD_KAFKA_PRODUCER, &conf, &kafka, &err));
+    assert_null(conf);
+    return kafka;
+}
+
+// Takes the headers; the tombstone has no body.
+static void pass(rd_kafka_t *kafka, outcome *o, const char *key, rd_kafka_headers_t *headers) {
+    const po_ce *expected = o->expected;
+    *o = (outcome){.expected = expected};
+    assert_int_equal(rd_kafka_producev(kafka, RD_KAFKA_V_TOPIC("t"),
+                                       RD_KAFKA_V_KEY(key, key ? strlen(key) : 0),
+                                       RD_KAFKA_V_HEADERS(headers), RD_KAFKA_V_END),
+                     RD_KAFKA_RESP_ERR_NO_ERROR);
+    rd_kafka_purge(kafka, RD_KAFKA_PURGE_F_QUEUE | RD_KAFKA_PURGE_F_INFLIGHT);
+    for (int i = 0; i < 500 && !o->delivered; i++)
+        rd_kafka_poll(kafka, 20);
+    assert_true(o->delivered);
+}
+
+static po_ce example(void) {
+    po_ce ce = {.type = po_s("payonce.payment.qualified"),
+                .source = po_s("/payonce/ingest"),
+                .subject = po_s("order-1"),
+                .sequence = 7,
+                .traceparent = po_s("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),
+                .tracestate = po_s("a=1")};
+    assert_true(po_parse_rfc3339(po_s("2026-01-31T12:00:00.123456Z"), &ce.time_us));
+    assert_true(po_uuid_parse(po_s("019a0000-0000-7000-8000-000000000001"), &ce.id));
+    return ce;
+}
+
+static void test_round_trip(void **state) {
+    (void)state;
+    po_ce ce = example();
+    outcome o = {.expected = &ce};
+    rd_kafka_t *kafka = producer(&o);
+    pass(kafka, &o, "order-1", po_ce_headers(&ce));
+    assert_true(o.ok);
+    ce.traceparent = ce.tracestate = (po_str){0};
+    pass(kafka, &o, "order-1", po_ce_headers(&ce));
+    assert_true(o.ok);
+    rd_kafka_destroy(kafka);
+}
+
+// Each header with what is wrong about it; NULL: left out.
+static void test_strict(void **state) {
+    (void)state;
+    static const struct {
+        const char *name, *value;
+    } cases[] = {
+        {"ce_specversion", NULL},
+        {"ce_specversion", "0.3"},
+        {"ce_specversion", ""},
+        {"ce_id", NULL},
+        {"ce_id", "019a0000"},
+        {"ce_id", ""},
+        {"ce_type", NULL},
+        {"ce_type", "two words"},
+        {"ce_source", NULL},
+        {"ce_source", "\n"},
+        {"ce_time", NULL},
+        {"ce_time", "yesterday"},
+        {"ce_subject", NULL},
+        {"ce_subject", "order-2"},
+        {"ce_sequence", NULL},
+        {"ce_sequence", "-1"},
+        {"ce_sequence", "07"},
+        {"ce_sequence", "7 "},
+        {"ce_sequence", "9223372036854775808"},
+        {"content-type", NULL},
+        {"content-type", "application/json"},
+    };
+    outcome o = {0};
+    rd_kafka_t *kafka = producer(&o);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        po_ce ce = example();
+        rd_kafka_headers_t *headers = po_ce_headers(&ce);
+        assert_int_equal(rd_kafka_header_remove(headers, cases[i].name),
+                         RD_KAFKA_RESP_ERR_NO_ERROR);
+        if (cases[i].value)
+            rd_kafka_header_add(headers, cases[i].name, -1, cases[i].value, -1);
+        pass(kafka, &o, "order-1", headers);
+        if (o.ok)
+            fail_msg("%s: %s was taken", cases[i].name, cases[i].value);
+        assert_int_equal(o.err.kind, PO_REFUSED);
+        assert_string_equal(o.err.code, "headers");
+        assert_non_null(strstr(o.err.text, cases[i].name));
+    }
+    rd_kafka_destroy(kafka);
+}
+
+static void test_twice_and_none(void **state) {
+    (void)state;
+    outcome o = {0};
+    rd_kafka_t *kafka = producer(&o);
+    po_ce ce = example();
+    rd_kafka_headers_t *headers = po_ce_headers(&ce);
+    rd_kafka_header_add(headers, "ce_id", -1, "019a0000-0000-7000-8000-000000000001", -1);
+    pass(kafka, &o, "order-1", headers);
+    assert_false(o.ok);
+    pass(kafka, &o, NULL, po_ce_headers(&ce)); // no key
+    assert_false(o.ok);
+    pass(kafka, &o, "order-1", rd_kafka_headers_new(1));
+    assert_false(o.ok);
+    headers = po_ce_headers(&ce);
+    rd_kafka_header_remove(headers, "ce_type");
+    rd_kafka_header_add(headers, "ce_type", -1, NULL, 0); // a null value
+    pass(kafka, &o, "order-1", headers);
+    assert_false(o.ok);
+    headers = po_ce_headers(&ce);
+    rd_kafka_header_add(headers, "someone-elses", -1, "x", -1);
+    pass(kafka, &o, "order-1", headers);
+    assert_true(o.ok);
+    rd_kafka_destroy(kafka);
+}
+
+// A bad trace never stops an event.
+static void test_trace_is_dropped(void **state) {
+    (void)state;
+    static const char *const wrong[] = {
+        "",
+        "x",
+        "00-0AF7651916CD43DD8448EB211C80319C-B7AD6B7169203331-01",
+        "00-00000000000000000000000000000000-b7ad6b7169203331-01",
+        "00-0af7651916cd43dd8448eb211c80319c-0000000000000000-01",
+        "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01-",
+    };
+    outcome o = {0};
+    rd_kafka_t *kafka = producer(&o);
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        po_ce ce = example();
+        ce.traceparent = po_s(wrong[i]);
+        pass(kafka, &o, "order-1", po_ce_headers(&ce));
+        assert_true(o.ok);
+        assert_int_equal(o.ce.traceparent.n, 0);
+        assert_int_equal(o.ce.tracestate.n, 0);
+    }
+    rd_kafka_destroy(kafka);
+}
+
+static void refused(const po_kafka_setting *table, const char *extra, const char *words) {
+    rd_kafka_conf_t *conf = NULL;
+    po_err err = {0};
+    assert_false(po_kafka_conf("127.0.0.1:1", "test", table, extra, &conf, &err));
+    assert_null(conf);
+    assert_int_equal(err.kind, PO_REFUSED);
+    assert_non_null(strstr(err.text, words));
+    assert_null(strstr(err.text, "hunter2"));
+}
+
+static void test_settings(void **state) {
+    (void)state;
+    static const po_kafka_setting unknown[] = {{"no.such", "1"}, {0}};
+    static const po_kafka_setting acks[] = {{"acks", "1"}, {0}};
+    refused(unknown, "", "no.such is not known");
+    refused(NULL, "linger.ms=hunter2", "linger.ms has a bad value");
+    refused(NULL, "hunter2", "without '='");
+    refused(NULL, "linger.ms=1,=hunter2", "is not known");
+    rd_kafka_conf_t *conf = NULL;
+    po_err err = {0};
+    char value[32];
+    size_t size = sizeof value;
+    assert_true(po_kafka_conf("b:1", "me", acks, "acks=all,ssl.key.password=a=b", &conf, &err));
+    rd_kafka_conf_get(conf, "acks", value, &size);
+    assert_string_equal(value, "-1"); // the operator's word comes last
+    size = sizeof value;
+    rd_kafka_conf_get(conf, "ssl.key.password", value, &size);
+    assert_string_equal(value, "a=b");
+    rd_kafka_conf_destroy(conf);
+    assert_true(po_kafka_conf("b:1", "me", NULL, "enable.idempotence=true,acks=1", &conf, &err));
+    rd_kafka_t *kafka = NULL;
+    assert_false(
+        po_kafka_open(RD_KAFKA_PRODUCER, &conf, &kafka, &err)); // the two contradict each other
+    assert_int_equal(err.kind, PO_REFUSED);
+    assert_null(conf);
+}
+
+static void test_fail(void **state) {
+    (void)state;
+    po_err err = {0};
+    assert_false(po_kafka_fail(&err, RD_KAFKA_RESP_ERR__TRANSPORT, "polling"));
+    assert_int_equal(err.kind, PO_RETRY);
+    assert_string_equal(err.code, "_TRANSPORT");
+    assert_non_null(strstr(err.text, "polling: "));
+}
+
+// What librdkafka has to say comes out as one of our lines.
+static void test_log(void **state) {
+    (void)state;
+    char path[] = "/tmp/payonce-kafka-log-XXXXXX", text[4096];
+    int file = mkstemp(path), before = dup(STDOUT_FILENO);
+    assert_true(file >= 0 && before >= 0);
+    fflush(stdout);
+    po_log_init("kafka_test", PO_DEBUG);
+    dup2(file, STDOUT_FILENO);
+    rd_kafka_conf_t *conf = NULL;
+    rd_kafka_t *kafka = NULL;
+    po_err err = {0};
+    bool ok = po_kafka_conf("127.0.0.1:1", "log-test", NULL,
+                            "topic.metadata.refresh.interval.ms=100,debug=conf", &conf, &err) &&
+              po_kafka_open(RD_KAFKA_CONSUMER, &conf, &kafka, &err);
+    if (ok)
+        rd_kafka_destroy(kafka);
+    dup2(before, STDOUT_FILENO);
+    po_log_init("kafka_test", PO_ERROR);
+    close(before);
+    ssize_t n = pread(file, text, sizeof text - 1, 0);
+    close(file);
+    unlink(path);
+    assert_true(ok);
+    assert_true(n >= 0);
+    text[n] = 0;
+    assert_non_null(strstr(text, "\"msg\":\"librdkafka\""));
+    assert_non_null(strstr(text, "log-test"));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_round_trip),
+        cmocka_unit_test(test_strict),
+        cmocka_unit_test(test_twice_and_none),
+        cmocka_unit_test(test_trace_is_dropped),
+        cmocka_unit_test(test_settings),
+        cmocka_unit_test(test_fail),
+        cmocka_unit_test(test_log),
+    };
+    po_log_init("kafka_test", PO_ERROR); // the broker is never there
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
