@@ -1,0 +1,307 @@
+#include "json/json.h"
+#include <setjmp.h>
+#include <stdlib.h>
+#include <cmocka.h>
+
+static json_t *parse(const char *text) {
+    json_t *root = NULL;
+    po_err err = {0};
+    if (!po_json_parse(po_s(text), &root, &err))
+        fail_msg("%s: %s", text, err.text);
+    return root;
+}
+
+#define DEEP_8 "[[[[[[[["
+#define SHUT_8 "]]]]]]]]"
+#define DEEP_64 DEEP_8 DEEP_8 DEEP_8 DEEP_8 DEEP_8 DEEP_8 DEEP_8 DEEP_8
+#define SHUT_64 SHUT_8 SHUT_8 SHUT_8 SHUT_8 SHUT_8 SHUT_8 SHUT_8 SHUT_8
+#define TEN "0123456789"
+
+static void texts_are_taken_or_refused(void **state) {
+    (void)state;
+    static const struct {
+        const char *text, *code; // code NULL: taken
+    } rows[] = {
+        {"{}", NULL},
+        {" [1, -7, 0] ", NULL},
+        {"{\"a\":1,\"a\":2}", "json_syntax"},
+        {"{\"a\":{\"b\":1,\"b\":1}}", "json_syntax"},
+        {"{\"ID\":1,\"id\":2}", NULL},
+        {"[9223372036854775807,-9223372036854775808]", NULL},
+        {"[9223372036854775808]", "json_range"},
+        {"[-9223372036854775809]", "json_range"},
+        {"[0.29]", NULL},
+        {"[1e400]", "json_range"},
+        {"[1e-400]", "json_range"},
+        {"[1e99999999999999999999]", "json_range"},
+        {"[1e308]", NULL},
+        {"[0." TEN TEN TEN TEN TEN TEN "01]", NULL},
+        {"[0." TEN TEN TEN TEN TEN TEN "012]", "json_range"},
+        {"[-0]", "json_range"},
+        {"[-0.0]", NULL},
+        {"[01]", "json_syntax"},
+        {"[-01]", "json_syntax"},
+        {"[01.5]", "json_syntax"},
+        {"[+1]", "json_syntax"},
+        {"[+1.0]", "json_syntax"},
+        {"[1.]", "json_syntax"},
+        {"[.5]", "json_syntax"},
+        {"[1e]", "json_syntax"},
+        {"[1e+]", "json_syntax"},
+        {"[1.5.5]", "json_syntax"},
+        {"[1.5-2]", "json_syntax"},
+        {"[-]", "json_syntax"},
+        {"[0x10]", "json_syntax"},
+        {"[NaN]", "json_syntax"},
+        {"[-Infinity]", "json_syntax"},
+        {"[1.5\"a\"]", "json_syntax"},
+        {"[\"a\"1.5]", "json_syntax"},
+        {"{1.5:1}", "json_syntax"},
+        {"{\"a\" 1.5}", "json_syntax"},
+        {"[true1.5]", "json_syntax"},
+        {"[\"\\u0000\"]", "json_syntax"},
+        {"[\"a\\u0000b\"]", "json_syntax"},
+        {"{\"a\\u0000\":1}", "json_syntax"},
+        {"[\"\\\\u0000\"]", NULL},
+        {"[\"\\u0001\"]", NULL},
+        {"[\"\\ud83d\\ude00\"]", NULL},
+        {"[\"\\ud83d\"]", "json_syntax"},
+        {"[\"\\ude00\"]", "json_syntax"},
+        {"[\"\xff\"]", "json_syntax"},
+        {"[\"\xc0\xaf\"]", "json_syntax"},
+        {"[\"\xed\xa0\x80\"]", "json_syntax"},
+        {"[\"\xe2\x82\xb9\"]", NULL},
+        {"\xef\xbb\xbf{}", "json_syntax"},
+        {"{} x", "json_syntax"},
+        {"{}{}", "json_syntax"},
+        {"{},", "json_syntax"},
+        {"[1,]", "json_syntax"},
+        {"['a']", "json_syntax"},
+        {"[\"a\nb\"]", "json_syntax"},
+        {"[\"unended", "json_syntax"},
+        {"[\"unended\\", "json_syntax"},
+        {"{\"a\":", "json_syntax"},
+        {"", "json_syntax"},
+        {"   ", "json_syntax"},
+        {"\"text\"", "json_syntax"},
+        {"1.5", "json_syntax"},
+        {"null", "json_syntax"},
+        {DEEP_64 SHUT_64, NULL},
+        {"[" DEEP_64 SHUT_64 "]", "json_depth"},
+        {"[\"" DEEP_64 DEEP_8 "\"]", NULL},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        json_t *root = NULL;
+        po_err err = {0};
+        bool ok = po_json_parse(po_s(rows[i].text), &root, &err);
+        if (ok != (rows[i].code == NULL))
+            fail_msg("%s: %s", rows[i].text, err.text);
+        assert_string_equal(err.code, ok ? "" : rows[i].code);
+        if (!ok)
+            assert_int_equal(err.kind, PO_REFUSED);
+        json_decref(root);
+    }
+    json_t *root = NULL;
+    assert_false(po_json_parse((po_str){"{}\0", 3}, &root, NULL));
+    assert_false(po_json_parse((po_str){"[\"a\0b\"]", 7}, &root, NULL));
+    assert_false(po_json_parse((po_str){NULL, 0}, &root, NULL));
+    assert_null(root);
+}
+
+static void a_very_deep_text_does_not_exhaust_the_stack(void **state) {
+    (void)state;
+    po_buf text = {0};
+    for (int i = 0; i < 1000000; i++)
+        po_buf_puts(&text, "{\"a\":[");
+    json_t *root = NULL;
+    po_err err = {0};
+    assert_false(po_json_parse(po_buf_view(&text), &root, &err));
+    assert_string_equal(err.code, "json_depth");
+    po_buf_done(&text);
+}
+
+static void error_texts_never_quote_the_input(void **state) {
+    (void)state;
+    static const char *const texts[] = {
+        "{\"a\":secret}", "{\"secret\":1,\"secret\":2}", "[\"secret\"",
+        "{} secret",      "[\"secret\\ud800\"]",
+    };
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        json_t *root = NULL;
+        po_err err = {0};
+        assert_false(po_json_parse(po_s(texts[i]), &root, &err));
+        assert_null(strstr(err.text, "secret"));
+        assert_true(err.text[0] != '\0');
+    }
+}
+
+static void decimals_keep_their_text(void **state) {
+    (void)state;
+    json_t *root =
+        parse("{\"a\":0.29,\"b\":1e-8,\"c\":[1.50,-2.5E+3,7],\"d\":\"0.29\",\"e\":4900.0}");
+    assert_string_equal(po_json_decimal(json_object_get(root, "a")), "0.29");
+    assert_string_equal(po_json_decimal(json_object_get(root, "b")), "1e-8");
+    const json_t *c = po_json_array(root, "c");
+    assert_string_equal(po_json_decimal(json_array_get(c, 0)), "1.50");
+    assert_string_equal(po_json_decimal(json_array_get(c, 1)), "-2.5E+3");
+    assert_null(po_json_decimal(json_array_get(c, 2)));
+    assert_null(po_json_decimal(json_object_get(root, "d")));
+    assert_null(po_json_decimal(json_object_get(root, "missing")));
+    json_t *empty = json_string("");
+    assert_null(po_json_decimal(empty));
+    json_decref(empty);
+
+    int64_t amount = 4711;
+    po_str text = po_s("kept");
+    po_err err = {0};
+    assert_false(po_json_i64(root, "e", &amount, &err)); // an amount is an integer token
+    assert_string_equal(err.code, "json_type");
+    assert_false(po_json_str(root, "a", 100, &text, &err)); // and a decimal is no string
+    assert_string_equal(err.code, "json_type");
+    assert_false(po_json_i64_text_opt(root, "a", &amount, &err));
+    assert_false(po_json_id(root, "a", &text, &err));
+    assert_int_equal(amount, 4711);
+    assert_true(po_str_is(text, "kept"));
+
+    char *printed = po_json_text(root);
+    assert_string_equal(
+        printed, "{\"a\":0.29,\"b\":1e-8,\"c\":[1.50,-2.5E+3,7],\"d\":\"0.29\",\"e\":4900.0}");
+    free(printed);
+    json_decref(root);
+}
+
+static void text_is_compact_sorted_and_reads_back(void **state) {
+    (void)state;
+    json_t *root = parse(
+        "{ \"b\" : \"q\\\"\\\\u0000\\\\\", \"a\" : [ true, null, \"\\u20bf\" ], \"\\\"\":-1.5 }");
+    char *text = po_json_text(root);
+    assert_string_equal(
+        text, "{\"\\\"\":-1.5,\"a\":[true,null,\"\xe2\x82\xbf\"],\"b\":\"q\\\"\\\\u0000\\\\\"}");
+    json_t *again = parse(text);
+    assert_true(json_equal(root, again));
+    json_decref(again);
+    free(text);
+    text = po_json_text(json_object_get(root, "\""));
+    assert_string_equal(text, "-1.5");
+    free(text);
+    json_decref(root);
+}
+
+static const char *const members =
+    "{\"s\":\"text\",\"id\":\"evt_1\",\"space\":\"a b\",\"empty\":\"\",\"n\":4900,\"t\":\"4900\","
+    "\"big\":\"9223372036854775808\",\"lead\":\"01\",\"minus\":\"-1\",\"yes\":true,\"no\":false,"
+    "\"null\":null,\"o\":{},\"l\":[],\"umlaut\":\"\xc3\xbc\"}";
+
+// What each reader says of each member: "" taken, "-" not there, else the code.
+static void readers_tell_types_apart(void **state) {
+    (void)state;
+    enum { STR, ID, I64, TEXT, BOOL };
+    static const struct {
+        const char *key, *codes[5];
+    } rows[] = {
+        {"s", {"", "", "json_type", "json_range", "json_type"}},
+        {"id", {"json_range", "", "json_type", "json_range", "json_type"}},
+        {"space", {"", "json_range", "json_type", "json_range", "json_type"}},
+        {"empty", {"", "json_range", "json_type", "json_range", "json_type"}},
+        {"umlaut", {"", "json_range", "json_type", "json_range", "json_type"}},
+        {"n", {"json_type", "json_type", "", "json_type", "json_type"}},
+        {"t", {"", "", "json_type", "", "json_type"}},
+        {"minus", {"", "", "json_type", "", "json_type"}},
+        {"lead", {"", "", "json_type", "json_range", "json_type"}},
+        {"yes", {"json_type", "json_type", "json_type", "json_type", ""}},
+        {"o", {"json_type", "json_type", "json_type", "json_type", "json_type"}},
+        {"l", {"json_type", "json_type", "json_type", "json_type", "json_type"}},
+        {"null", {"-", "-", "-", "-", "-"}},
+        {"S", {"-", "-", "-", "-", "-"}},
+    };
+    json_t *root = parse(members);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        for (int reader = STR; reader <= BOOL; reader++) {
+            po_str text = po_s("kept");
+            int64_t n = 4711;
+            bool yes = true, ok = false;
+            po_err err = {0};
+            const char *key = rows[i].key, *want = rows[i].codes[reader];
+            switch (reader) {
+            case STR:
+                ok = po_json_str_opt(root, key, 4, &text, &err);
+                break;
+            case ID:
+                ok = po_json_id_opt(root, key, &text, &err);
+                break;
+            case I64:
+                ok = po_json_i64_opt(root, key, &n, &err);
+                break;
+            case TEXT:
+                ok = po_json_i64_text_opt(root, key, &n, &err);
+                break;
+            case BOOL:
+                ok = po_json_bool_opt(root, key, &yes, &err);
+                break;
+            }
+            if (ok != (want[0] == '\0' || want[0] == '-'))
+                fail_msg("%s by reader %d: %s", key, reader, err.text);
+            assert_string_equal(err.code, ok ? "" : want);
+            if (want[0]) { // untouched
+                assert_true(po_str_is(text, "kept"));
+                assert_int_equal(n, 4711);
+            } else if (reader == I64 || reader == TEXT) {
+                assert_true(n == 4900 || n == -1);
+            }
+        }
+    json_decref(root);
+}
+
+static void required_members_must_be_there(void **state) {
+    (void)state;
+    json_t *root = parse(members);
+    po_str text;
+    int64_t n = 0;
+    bool no = true;
+    po_err err = {0};
+    assert_false(po_json_str(root, "null", 9, &text, &err));
+    assert_string_equal(err.code, "json_missing");
+    assert_false(po_json_id(root, "x", &text, &err));
+    assert_string_equal(err.code, "json_missing");
+    assert_false(po_json_i64(root, "x", &n, &err));
+    assert_string_equal(err.code, "json_missing");
+    assert_non_null(strstr(err.text, "x"));
+    assert_false(po_json_i64(NULL, "n", &n, &err));
+    assert_false(po_json_i64(json_object_get(root, "l"), "n", &n, &err));
+    assert_true(po_json_i64(root, "n", &n, &err));
+    assert_int_equal(n, 4900);
+    assert_true(po_json_bool_opt(root, "no", &no, &err));
+    assert_false(no);
+    assert_non_null(po_json_object(root, "o"));
+    assert_null(po_json_object(root, "l"));
+    assert_null(po_json_object(NULL, "o"));
+    assert_non_null(po_json_array(root, "l"));
+    assert_null(po_json_array(root, "o"));
+    json_decref(root);
+}
+
+static void ids_are_bounded(void **state) {
+    (void)state;
+    char text[300] = "[]";
+    po_str id;
+    for (int n = 255; n <= 256; n++) {
+        snprintf(text, sizeof text, "{\"id\":\"%0*d\"}", n, 7);
+        json_t *root = parse(text);
+        assert_int_equal(po_json_id(root, "id", &id, NULL), n == 255);
+        json_decref(root);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(texts_are_taken_or_refused),
+        cmocka_unit_test(a_very_deep_text_does_not_exhaust_the_stack),
+        cmocka_unit_test(error_texts_never_quote_the_input),
+        cmocka_unit_test(decimals_keep_their_text),
+        cmocka_unit_test(text_is_compact_sorted_and_reads_back),
+        cmocka_unit_test(readers_tell_types_apart),
+        cmocka_unit_test(required_members_must_be_there),
+        cmocka_unit_test(ids_are_bounded),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
