@@ -19,6 +19,7 @@ typedef struct policy {
     const char *provider;
     // The finest unit the policy can receive for a currency; orders are kept in it ("lightning-v1": BTC/11).
     bool (*unit)(po_str currency, po_unit *ret_unit);
+    const struct word *words; // what its provider's words mean (words.h), for docs/states.md
 } policy;
 extern const policy *const policies[]; // NULL ended
 const policy *policy_find(po_str name);
@@ -50,7 +51,8 @@ typedef struct order {
     int64_t sequence;         // last one given out
 } order;
 
-// A growing set of an order's facts, sorted by key. `dirty` facts are new or changed since loading.
+// A growing set of an order's facts, sorted by key: provider, account, name of the kind, object, currency, exponent, as
+// bytes. Loading in that order (ORDER BY … COLLATE "C") is linear; any other order is right, and slower. `dirty` facts are new or changed since loading.
 typedef struct fact_set {
     fact *facts;
     bool *dirty;
@@ -85,7 +87,8 @@ typedef struct decision {
 // Merges the observation's facts and moves the order: *order gets the new position, qualification and (only when
 // something is emitted) sequence + 1. Running it again emits nothing (P6).
 void decide(order *order, fact_set *facts, const observation *observation, decision *ret_decision);
-// The shop's cancel. PO_REFUSED "paid" when the order is paid, in review or has money; a repeat emits nothing.
+// The shop's cancel: sets canceled_by_shop and moves the order. PO_REFUSED "paid" when the order is paid, in review,
+// reversed or has money; a repeat emits nothing.
 PO_MUST_CHECK bool decide_cancel(order *order, fact_set *facts, decision *ret_decision, po_err *err);
 
 const char *order_state_name(order_state state); // "open", …

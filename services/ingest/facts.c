@@ -1,0 +1,180 @@
+// An order's facts, merged so that neither the order of arrival nor repetition matters: every field of a merged fact
+// is a maximum, a minimum or a union of what was stated about its key. A sorted array, searched by halves: an
+// order with ten thousand facts is merely slower.
+#include "decide.h"
+#include "factkey.h"
+
+// Kinds sort by their names, as a database sorts the column.
+static int kind_order(fact_kind kind) {
+    switch (kind) {
+    case FACT_EXPIRY:
+        return 0;
+    case FACT_MISMATCH:
+        return 1;
+    case FACT_PAYMENT:
+        return 2;
+    case FACT_REFUND:
+        return 3;
+    case FACT_REFUND_TOTAL:
+        return 4;
+    }
+    return 5;
+}
+
+int fact_payment_cmp(const fact *a, po_str provider, po_str account, po_str payment) {
+    int order = po_str_cmp(a->provider, provider);
+    if (!order)
+        order = po_str_cmp(a->account, account);
+    if (!order)
+        order = kind_order(a->kind) - kind_order(FACT_PAYMENT);
+    return order ? order : po_str_cmp(a->object, payment);
+}
+
+static int key_cmp(const fact *a, const fact *b) {
+    int order = po_str_cmp(a->provider, b->provider);
+    if (!order)
+        order = po_str_cmp(a->account, b->account);
+    if (!order)
+        order = kind_order(a->kind) - kind_order(b->kind);
+    if (!order)
+        order = po_str_cmp(a->object, b->object);
+    if (!order)
+        order = strcmp(a->unit.currency, b->unit.currency);
+    return order ? order : (a->unit.exponent > b->unit.exponent) - (a->unit.exponent < b->unit.exponent);
+}
+
+void fact_set_init(fact_set *set, po_arena *arena) {
+    *set = (fact_set){.arena = arena};
+}
+
+static void grow(fact_set *set) {
+    if (set->n < set->cap)
+        return;
+    size_t cap = set->cap ? set->cap * 2 : 8;
+    fact *facts = po_alloc_array(set->arena, cap, sizeof *facts);
+    bool *dirty = po_alloc_array(set->arena, cap, sizeof *dirty);
+    if (set->n) {
+        memcpy(facts, set->facts, set->n * sizeof *facts);
+        memcpy(dirty, set->dirty, set->n * sizeof *dirty);
+    }
+    set->facts = facts;
+    set->dirty = dirty;
+    set->cap = cap;
+}
+
+// The first place whose key is not below; *ret_found when it is that key.
+static size_t place_of(const fact_set *set, const fact *key, bool *ret_found) {
+    size_t low = 0, high = set->n;
+    *ret_found = false;
+    if (set->n && key_cmp(&set->facts[set->n - 1], key) < 0) // loading in order
+        return set->n;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        int order = key_cmp(&set->facts[middle], key);
+        if (order < 0) {
+            low = middle + 1;
+        } else {
+            high = middle;
+            *ret_found |= order == 0;
+        }
+    }
+    return low;
+}
+
+static void insert(fact_set *set, size_t at, const fact *f, bool dirty) {
+    grow(set);
+    memmove(set->facts + at + 1, set->facts + at, (set->n - at) * sizeof *set->facts);
+    memmove(set->dirty + at + 1, set->dirty + at, (set->n - at) * sizeof *set->dirty);
+    set->facts[at] = *f;
+    set->dirty[at] = dirty;
+    set->n++;
+}
+
+void fact_set_load(fact_set *set, const fact *loaded) {
+    bool found;
+    size_t at = place_of(set, loaded, &found);
+    if (!found)
+        insert(set, at, loaded, false);
+}
+
+// The higher rank; of equal ranks the state that is later in the enum, so that SETTLED stands beside CANCELED in
+// either order of arrival (canceled_seen keeps the other one).
+static int strength(const fact *a, const fact *b) {
+    int order = (a->rank > b->rank) - (a->rank < b->rank);
+    return order ? order : (int)(a->state > b->state) - (int)(a->state < b->state);
+}
+
+static void merge_amount(fact *into, const fact *stated) {
+    if (stated->amount == NO_AMOUNT)
+        return;
+    if (into->amount == NO_AMOUNT) {
+        into->amount = stated->amount;
+        into->amount_most = stated->amount_most;
+        return;
+    }
+    if (stated->amount < into->amount)
+        into->amount = stated->amount;
+    if (stated->amount_most > into->amount_most)
+        into->amount_most = stated->amount_most;
+}
+
+static fact merged(const fact *old, const fact *stated) {
+    fact f = *old;
+    int order = strength(stated, old);
+    if (order > 0) {
+        f.state = stated->state;
+        f.rank = stated->rank;
+        f.at_us = stated->at_us;
+    } else if (order == 0 && stated->at_us < f.at_us) {
+        f.at_us = stated->at_us;
+    }
+    if (po_str_cmp(stated->payment, f.payment) > 0) // a known payment beats none
+        f.payment = stated->payment;
+    f.canceled_seen |= stated->canceled_seen;
+    f.waived |= stated->waived;
+    merge_amount(&f, stated);
+    if (stated->discount > f.discount)
+        f.discount = stated->discount;
+    return f;
+}
+
+static bool same(const fact *a, const fact *b) {
+    return a->state == b->state && a->rank == b->rank && a->at_us == b->at_us && a->amount == b->amount &&
+           a->amount_most == b->amount_most && a->discount == b->discount && a->canceled_seen == b->canceled_seen &&
+           a->waived == b->waived && po_str_eq(a->payment, b->payment);
+}
+
+bool fact_set_merge(fact_set *set, const fact *stated) {
+    bool found;
+    size_t at = place_of(set, stated, &found);
+    fact f = *stated;
+    if (f.state == STATE_CANCELED) // CANCELED was stated, whoever made the fact
+        f.canceled_seen = true;
+    if (f.amount == NO_AMOUNT || f.amount_most == NO_AMOUNT || f.amount_most < f.amount)
+        f.amount_most = f.amount;
+    if (!found) {
+        insert(set, at, &f, true);
+        return true;
+    }
+    f = merged(&set->facts[at], &f);
+    if (same(&f, &set->facts[at]))
+        return false;
+    set->facts[at] = f;
+    set->dirty[at] = true;
+    return true;
+}
+
+bool fact_set_has_paid(const fact_set *set, po_str provider, po_str account, po_str payment) {
+    size_t low = 0, high = set->n;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (fact_payment_cmp(&set->facts[middle], provider, account, payment) < 0)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    for (; low < set->n && fact_payment_cmp(&set->facts[low], provider, account, payment) == 0; low++)
+        if (set->facts[low].state == STATE_PAID)
+            return true;
+    return false;
+}

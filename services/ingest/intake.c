@@ -1,0 +1,361 @@
+// An item is owned by the queue, then by one writer. Only its request is shared with the clock thread: whoever takes
+// the pointer (atomic exchange) answers. Faults of a batch are narrowed down: another session's locks, a row that
+// does not fit, and a dead database each have their own next step (see next_step()).
+#include "intake.h"
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "life/life.h"
+#include "log/log.h"
+#include "metrics/metrics.h"
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+
+typedef struct item {
+    event event;
+    po_arena *arena;
+    _Atomic(po_request *) request;
+    int64_t deadline_ms;
+    struct item *next;                 // in the queue
+    struct item *older, *newer;        // among all that wait for an answer, by deadline
+} item;
+
+typedef struct writer {
+    intake *in;
+    po_pg *pg;
+    po_beat *beat;
+    pthread_t thread;
+    char name[24];
+} writer;
+
+struct intake {
+    intake_options options;
+    pthread_mutex_t lock;
+    pthread_cond_t filled;
+    item *first, *last;                // queue
+    size_t depth;
+    item *oldest, *newest;             // waiting for an answer
+    bool closing;
+    writer *writers;
+    pthread_t clock;
+    bool clock_runs;
+};
+
+static po_metric *m_events, *m_batch, *m_commit, *m_answer, *m_conflicts, *m_emitted, *m_narrowed;
+
+void intake_declare_metrics(void) {
+    m_events = po_metric_new(PO_COUNTER, "payonce_ingest_events_total", "Provider events answered, by result.", "result");
+    m_emitted = po_metric_new(PO_COUNTER, "payonce_ingest_emitted_total", "Outbox rows committed for decisions.", NULL);
+    m_conflicts = po_metric_new(PO_COUNTER, "payonce_ingest_conflicts_total",
+                                "Events whose id was already recorded saying something else; someone must look.", NULL);
+    m_batch = po_metric_new(PO_COUNTER, "payonce_ingest_batches_total", "Transactions that settled events.", NULL);
+    m_commit = po_metric_new(PO_HISTOGRAM, "payonce_ingest_commit_seconds",
+                             "From the start of a batch's transaction to its COMMIT.", NULL);
+    m_answer = po_metric_new(PO_HISTOGRAM, "payonce_ingest_answer_seconds",
+                             "From an event's arrival to its answer.", NULL);
+    m_narrowed = po_metric_new(PO_COUNTER, "payonce_ingest_narrowed_total",
+                               "Batches repeated or split after a fault, by its code.", "code");
+}
+
+// --- Answers
+
+typedef enum answer { ANSWER_RECORDED, ANSWER_DUPLICATE, ANSWER_CONFLICT, ANSWER_BUSY, ANSWER_LATE } answer;
+
+static const struct {
+    unsigned status;
+    const char *result, *body;
+} answers[] = {
+    [ANSWER_RECORDED] = {200, "recorded", "{\"result\":\"recorded\"}"},
+    [ANSWER_DUPLICATE] = {200, "duplicate", "{\"result\":\"duplicate\"}"},
+    [ANSWER_CONFLICT] = {200, "conflict", "{\"result\":\"conflict\"}"},
+    [ANSWER_BUSY] = {503, "unavailable", "{\"error\":{\"code\":\"unavailable\",\"message\":\"not stored; send it again\"}}"},
+    [ANSWER_LATE] = {503, "late", "{\"error\":{\"code\":\"late\",\"message\":\"no answer in time; send it again\"}}"},
+};
+
+// True when this call was the one to answer.
+static bool give_answer(item *it, answer answer) {
+    po_request *request = atomic_exchange(&it->request, NULL);
+    if (!request) {
+        return false;
+    }
+    po_count(m_events, answers[answer].result, 1);
+    po_observe(m_answer, NULL, (double)(po_mono_ms() - it->deadline_ms + INTAKE_ANSWER_MS) / 1000.0);
+    po_reply(request, answers[answer].status, "application/json", po_s(answers[answer].body),
+             answers[answer].status == 503 ? 1 : 0);
+    return true;
+}
+
+static void unlink_item(intake *in, item *it) {
+    *(it->older ? &it->older->newer : &in->oldest) = it->newer;
+    *(it->newer ? &it->newer->older : &in->newest) = it->older;
+}
+
+// Answered, out of the list of those that wait, and gone.
+static void finish(intake *in, item *it, answer answer) {
+    give_answer(it, answer);
+    pthread_mutex_lock(&in->lock);
+    unlink_item(in, it);
+    pthread_mutex_unlock(&in->lock);
+    po_arena *arena = it->arena;
+    po_arena_free(&arena);
+}
+
+// Answers what has waited too long; the writers go on with it.
+static void *clock_main(void *arg) {
+    intake *in = arg;
+    bool closing = false;
+    while (!closing) {
+        pthread_mutex_lock(&in->lock);
+        int64_t now = po_mono_ms();
+        for (item *it = in->oldest; it && it->deadline_ms <= now; it = it->newer) {
+            give_answer(it, ANSWER_LATE);
+        }
+        closing = in->closing && !in->oldest;
+        pthread_mutex_unlock(&in->lock);
+        if (!closing) {
+            nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
+        }
+    }
+    return NULL;
+}
+
+// --- Settling a batch
+
+typedef struct mode {
+    bool skip_locked;
+    bool impatient; // lock_timeout 20 ms from now on
+    int repeats;
+    char record_only[200]; // not empty: keep it, decide later
+} mode;
+
+static void settle_items(writer *w, item **items, size_t n, mode mode);
+
+static void finish_all(intake *in, item **items, size_t n, answer answer) {
+    for (size_t i = 0; i < n; i++) {
+        finish(in, items[i], answer);
+    }
+}
+
+static void finish_settled(writer *w, item **items, size_t n, const settle_report *report) {
+    for (size_t i = 0; i < n; i++) {
+        const event *e = &items[i]->event;
+        answer answer = e->same == EVENT_RECORDED    ? ANSWER_RECORDED
+                        : e->same == EVENT_DUPLICATE ? ANSWER_DUPLICATE
+                                                     : ANSWER_CONFLICT;
+        if (answer == ANSWER_CONFLICT) {
+            po_count(m_conflicts, NULL, 1);
+            po_log(PO_ERROR, "event id says something else than before; the first stays", PO_TEXT("provider", e->provider.p),
+                   PO_TEXT("account", e->alias.p), PO_TEXT("event_id", e->obs.event_id.p));
+        }
+        finish(w->in, items[i], answer);
+    }
+    po_count(m_emitted, NULL, (int64_t)report->emitted);
+    if (report->emitted) {
+        po_ring_ring(w->in->options.ring);
+    }
+}
+
+static void split(writer *w, item **items, size_t n, mode mode) {
+    settle_items(w, items, n / 2, mode);
+    settle_items(w, items + n / 2, n - n / 2, mode);
+}
+
+// What a failed batch does next (DESIGN §2.2).
+static void next_step(writer *w, item **items, size_t n, mode mode, settle_phase phase, const po_err *err) {
+    bool lock = po_pg_is(err, "55P03");
+    bool race = po_pg_is(err, "23505") || po_pg_is(err, "40001") || po_pg_is(err, "40P01");
+    po_count(m_narrowed, err->code, 1);
+    if (err->kind == PO_UNCERTAIN || (err->kind == PO_RETRY && !lock && !race) || !po_pg_alive(w->pg)) {
+        po_log_err(PO_WARN, "batch not stored", err, PO_INT("events", n));
+        finish_all(w->in, items, n, ANSWER_BUSY);
+    } else if (race && mode.repeats < 3) {
+        mode.repeats++; // another session taught the same reference: its row is visible now
+        settle_items(w, items, n, mode);
+    } else if (lock && phase == PHASE_RECORD && n == 1) {
+        finish(w->in, items[0], ANSWER_BUSY); // its twin is being stored
+    } else if (lock && phase == PHASE_RECORD) {
+        mode.impatient = true;
+        split(w, items, n, mode);
+    } else if (lock && !mode.skip_locked) {
+        mode.skip_locked = true;
+        settle_items(w, items, n, mode);
+    } else if (n > 1) {
+        split(w, items, n, mode);
+    } else if (!mode.record_only[0]) {
+        po_log_err(PO_ERROR, "event could not be decided; kept undecided", err,
+                   PO_TEXT("event_id", items[0]->event.obs.event_id.p));
+        (void)snprintf(mode.record_only, sizeof mode.record_only, "%.39s: %.150s", err->code, err->text);
+        settle_items(w, items, 1, mode);
+    } else {
+        po_log_err(PO_ERROR, "event could not be recorded", err, PO_TEXT("event_id", items[0]->event.obs.event_id.p));
+        finish(w->in, items[0], ANSWER_BUSY);
+    }
+}
+
+static void settle_items(writer *w, item **items, size_t n, mode mode) {
+    event *events[INTAKE_BATCH];
+    for (size_t i = 0; i < n; i++) {
+        events[i] = &items[i]->event;
+    }
+    settle_options options = {.skip_locked = mode.skip_locked,
+                              .lock_timeout_ms = mode.impatient ? 20 : 0,
+                              .record_only = mode.record_only[0] ? mode.record_only : NULL};
+    settle_report report = {0};
+    po_err err = {0};
+    po_arena *arena = po_arena_new();
+    int64_t started_us = po_now_us();
+    bool ok = settle(w->pg, arena, events, n, &options, &report, &err);
+    po_arena_free(&arena);
+    if (ok) {
+        po_count(m_batch, NULL, 1);
+        po_observe(m_commit, NULL, (double)(po_now_us() - started_us) / 1e6);
+        finish_settled(w, items, n, &report);
+    } else {
+        next_step(w, items, n, mode, report.phase, &err);
+    }
+}
+
+// --- Writers
+
+static size_t take_batch(intake *in, item **items) {
+    size_t n = 0, bytes = 0;
+    while (in->first && n < INTAKE_BATCH && (n == 0 || bytes + in->first->event.raw.n <= INTAKE_BATCH_BYTES)) {
+        item *it = in->first;
+        in->first = it->next;
+        in->last = in->first ? in->last : NULL;
+        in->depth--;
+        bytes += it->event.raw.n;
+        items[n++] = it;
+    }
+    return n;
+}
+
+// Waits up to a second, so that the writer beats; 0 when nothing has come.
+static size_t wait_batch(intake *in, item **items, bool *ret_closing) {
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec++;
+    pthread_mutex_lock(&in->lock);
+    while (!in->first && !in->closing &&
+           pthread_cond_timedwait(&in->filled, &in->lock, &until) == 0) {
+    }
+    size_t n = take_batch(in, items);
+    *ret_closing = in->closing && n == 0;
+    pthread_mutex_unlock(&in->lock);
+    return n;
+}
+
+static bool connect_writer(writer *w, po_err *err) {
+    if (w->pg && !po_pg_alive(w->pg)) {
+        po_pg_close(&w->pg);
+    }
+    return w->pg || po_pg_open(w->in->options.pg, &w->pg, err);
+}
+
+static void *writer_main(void *arg) {
+    writer *w = arg;
+    item *items[INTAKE_BATCH];
+    bool closing = false;
+    while (!closing) {
+        po_beat_tick(w->beat);
+        size_t n = wait_batch(w->in, items, &closing);
+        po_err err = {0};
+        if (n && connect_writer(w, &err)) {
+            settle_items(w, items, n, (mode){0});
+        } else if (n) {
+            po_log_err(PO_WARN, "database not reachable", &err, PO_INT("events", n));
+            finish_all(w->in, items, n, ANSWER_BUSY);
+        }
+    }
+    po_pg_close(&w->pg);
+    po_beat_end(w->beat);
+    return NULL;
+}
+
+// --- The queue
+
+bool intake_open(const intake_options *options, intake **ret_intake, po_err *err) {
+    intake *in = calloc(1, sizeof *in);
+    writer *writers = calloc(options->writers, sizeof *writers);
+    if (!in || !writers) {
+        abort();
+    }
+    in->options = *options;
+    in->writers = writers;
+    pthread_mutex_init(&in->lock, NULL);
+    pthread_cond_init(&in->filled, NULL);
+    for (unsigned i = 0; i < options->writers; i++) {
+        writer *w = &writers[i];
+        *w = (writer){.in = in};
+        (void)snprintf(w->name, sizeof w->name, "writer-%u", i);
+        w->beat = po_beat_new(w->name, 60000);
+        if (pthread_create(&w->thread, NULL, writer_main, w) != 0) {
+            in->options.writers = i;
+            intake_close(&in);
+            return po_fail(err, PO_RETRY, "thread", "cannot start writer %u", i);
+        }
+    }
+    in->clock_runs = pthread_create(&in->clock, NULL, clock_main, in) == 0;
+    if (!in->clock_runs) {
+        intake_close(&in);
+        return po_fail(err, PO_RETRY, "thread", "cannot start the clock of answers");
+    }
+    *ret_intake = in;
+    return true;
+}
+
+bool intake_put(intake *in, const event *event, po_arena **arena, po_request *request) {
+    item *it = po_alloc(*arena, sizeof *it);
+    it->event = *event;
+    it->arena = *arena;
+    atomic_init(&it->request, request);
+    it->deadline_ms = po_mono_ms() + INTAKE_ANSWER_MS;
+    pthread_mutex_lock(&in->lock);
+    bool room = in->depth < INTAKE_QUEUE && !in->closing;
+    if (room) {
+        *(in->last ? &in->last->next : &in->first) = it;
+        in->last = it;
+        in->depth++;
+        it->older = in->newest;
+        *(in->newest ? &in->newest->newer : &in->oldest) = it;
+        in->newest = it;
+        *arena = NULL;
+        pthread_cond_signal(&in->filled);
+    }
+    pthread_mutex_unlock(&in->lock);
+    return room;
+}
+
+size_t intake_depth(const intake *in) {
+    intake *shared = (intake *)(uintptr_t)in;
+    pthread_mutex_lock(&shared->lock);
+    size_t depth = shared->depth;
+    pthread_mutex_unlock(&shared->lock);
+    return depth;
+}
+
+bool intake_full(void *in) {
+    return intake_depth(in) >= INTAKE_QUEUE;
+}
+
+void intake_close(intake **in) {
+    intake *closed = *in;
+    if (!closed) {
+        return;
+    }
+    pthread_mutex_lock(&closed->lock);
+    closed->closing = true;
+    pthread_cond_broadcast(&closed->filled);
+    pthread_mutex_unlock(&closed->lock);
+    for (unsigned i = 0; i < closed->options.writers; i++) {
+        pthread_join(closed->writers[i].thread, NULL);
+    }
+    if (closed->clock_runs) {
+        pthread_join(closed->clock, NULL);
+    }
+    pthread_cond_destroy(&closed->filled);
+    pthread_mutex_destroy(&closed->lock);
+    free(closed->writers);
+    free(closed);
+    *in = NULL;
+}

@@ -1,0 +1,686 @@
+// Record, then decide, in one transaction. The batch keeps what its flights brought; find_routes() and
+// decide_event() are the thoughts, the rest moves columns.
+#include "settle.h"
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "log/log.h"
+#include <stdlib.h>
+
+enum { SET_LOCK_TIMEOUT, DROP_UNDECIDED, POSTPONE_UNDECIDED };
+static const po_stmt SQL[] = {
+    [SET_LOCK_TIMEOUT] = {"set_lock_timeout", "SELECT set_config('lock_timeout', $1::text, true)"},
+    [DROP_UNDECIDED] = {"drop_undecided", "DELETE FROM ingest.undecided WHERE event = $1 AND lease_token = $2"},
+    // ≤ 30 s apart for the first hour, then thinning out; after 72 h unmatched: kept, woken by its references only.
+    [POSTPONE_UNDECIDED] = {"postpone_undecided",
+        "UPDATE ingest.undecided SET reason = $3, awaits = string_to_array($4, E'\\n'), attempts = attempts + 1,"
+        " lease_token = NULL, lease_until = NULL, last_error = '',"
+        " unmatched = created_at < now() - interval '72 hours',"
+        " due_at = now() + CASE WHEN $4 = '' THEN interval '50 milliseconds'"
+        " WHEN created_at > now() - interval '10 minutes' THEN least(interval '1 second' * 2 ^ least(attempts, 5),"
+        " interval '30 seconds') ELSE least(greatest(interval '30 seconds', (now() - created_at) / 120),"
+        " interval '1 hour') END"
+        " WHERE event = $1 AND lease_token = $2"},
+};
+
+typedef struct batch {
+    po_pg *pg;
+    po_arena *arena;
+    const settle_options *options;
+    settle_report *report;
+    event *const *events; // in batch order
+    size_t n;
+    event **keys;         // sorted by key; repeats adjacent, batch order among them
+    event **unique;       // the first of each key
+    size_t n_unique;
+
+    known_ref *asked;     // references looked up; an event's begin at its first_ref
+    size_t n_asked;
+    po_res *refs, *routes; // results of the look-ups, or NULL
+    held_order *held;
+    size_t n_held;
+
+    batch_writes writes;
+    int64_t now_us;
+} batch;
+
+// --- Keys
+
+static int compare_keys(const event *a, const event *b) {
+    int c = po_str_cmp(a->provider, b->provider);
+    if (!c) {
+        c = po_str_cmp(a->alias, b->alias);
+    }
+    return c ? c : po_str_cmp(a->obs.event_id, b->obs.event_id);
+}
+
+typedef struct keyed {
+    event *event;
+    size_t index;
+} keyed;
+
+static int compare_keyed(const void *a, const void *b) {
+    const keyed *x = a, *y = b;
+    int c = compare_keys(x->event, y->event);
+    return c ? c : (x->index > y->index) - (x->index < y->index);
+}
+
+// Sorts by key, folds repeats inside the batch.
+static void sort_keys(batch *b) {
+    keyed *sorted = po_alloc_array(b->arena, b->n, sizeof *sorted);
+    for (size_t i = 0; i < b->n; i++) {
+        sorted[i] = (keyed){b->events[i], i};
+    }
+    qsort(sorted, b->n, sizeof *sorted, compare_keyed);
+    b->keys = po_alloc_array(b->arena, b->n, sizeof *b->keys);
+    b->unique = po_alloc_array(b->arena, b->n, sizeof *b->unique);
+    for (size_t i = 0; i < b->n; i++) {
+        b->keys[i] = sorted[i].event;
+        if (i == 0 || compare_keys(b->keys[i - 1], b->keys[i]) != 0) {
+            b->unique[b->n_unique++] = b->keys[i];
+        }
+    }
+}
+
+// --- Flight 1: record, look up routes
+
+static void ask_refs(batch *b) {
+    b->asked = po_alloc_array(b->arena, b->n_unique * OBS_MAX + 1, sizeof *b->asked);
+    for (size_t i = 0; i < b->n_unique; i++) {
+        event *e = b->unique[i];
+        e->first_ref = b->n_asked;
+        for (size_t r = 0; e->obs.disposition == OBS_FACTS && r < e->obs.n_refs; r++) {
+            b->asked[b->n_asked++] =
+                (known_ref){.provider = e->provider, .kind = e->obs.refs[r].kind, .value = e->obs.refs[r].value};
+        }
+    }
+}
+
+static size_t named_orders(const batch *b, po_str *out) {
+    size_t n = 0;
+    for (size_t i = 0; i < b->n_unique; i++) {
+        const event *e = b->unique[i];
+        if (e->obs.disposition != OBS_FACTS) {
+            continue;
+        }
+        if (e->obs.order_id.n) {
+            out[n++] = e->obs.order_id;
+        }
+        if (e->obs.client_reference.n && e->account && e->account->client_reference) {
+            out[n++] = e->obs.client_reference;
+        }
+    }
+    return n;
+}
+
+static bool send_first(batch *b, size_t *ret_sends, po_tx *tx, po_err *err) {
+    if (!po_tx_send_begin(b->pg, tx, err)) {
+        return false;
+    }
+    *ret_sends = 1;
+    if (b->options->lock_timeout_ms) {
+        po_args *args = po_args_new(b->arena);
+        po_arg_text(args, po_s(po_printf(b->arena, "%d", b->options->lock_timeout_ms)));
+        *ret_sends += 1;
+        if (!po_pipe_send(b->pg, &SQL[SET_LOCK_TIMEOUT], args, err)) {
+            return false;
+        }
+    }
+    if (!b->options->token) {
+        *ret_sends += 1;
+        if (!store_send_events(b->pg, b->arena, b->unique, b->n_unique, err)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+// rows (id, provider, account, event_id) of the events that are new.
+static void note_recorded(batch *b, const po_res *rows) {
+    for (size_t i = 0; i < b->n; i++) {
+        b->events[i]->id = 0;
+        b->events[i]->same = EVENT_DUPLICATE;
+    }
+    for (int row = 0; row < po_res_rows(rows); row++) {
+        event key = {.provider = po_res_text(rows, row, 1),
+                     .alias = po_res_text(rows, row, 2),
+                     .obs.event_id = po_res_text(rows, row, 3)};
+        size_t low = 0, high = b->n_unique;
+        while (low < high) {
+            size_t middle = (low + high) / 2;
+            if (compare_keys(b->unique[middle], &key) < 0) {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        b->unique[low]->id = po_res_i64(rows, row, 0);
+        b->unique[low]->same = EVENT_RECORDED;
+    }
+}
+
+static bool first_flight(batch *b, po_tx *tx, po_err *err) {
+    size_t sends = 0;
+    ask_refs(b);
+    po_str *orders = po_alloc_array(b->arena, 2 * b->n_unique, sizeof *orders);
+    size_t n_orders = b->options->record_only ? 0 : named_orders(b, orders);
+    if (b->options->record_only) {
+        b->n_asked = 0;
+    }
+    if (!send_first(b, &sends, tx, err)) {
+        return false;
+    }
+    size_t recorded_at = sends - 1, refs_at = sends, routes_at = sends + (b->n_asked > 0);
+    if (b->n_asked && !store_send_refs(b->pg, b->arena, b->asked, b->n_asked, err)) {
+        return false;
+    }
+    if (n_orders && !store_send_routes(b->pg, b->arena, orders, n_orders, err)) {
+        return false;
+    }
+    sends = routes_at + (n_orders > 0);
+    po_res *results[6] = {0};
+    bool ok = po_pipe_sync(b->pg, results, sends, err);
+    if (ok && !b->options->token) {
+        note_recorded(b, results[recorded_at]);
+    }
+    if (ok && b->n_asked) {
+        b->refs = po_take(&results[refs_at]);
+    }
+    if (ok && n_orders) {
+        b->routes = po_take(&results[routes_at]);
+    }
+    for (size_t i = 0; i < sends; i++) {
+        po_res_done(&results[i]);
+    }
+    return ok;
+}
+
+// --- Routes: which orders an event speaks of
+
+typedef struct route {
+    po_str orders[2]; // two different ones = a conflict
+    size_t n;
+    bool foreign;     // found by a reference that another account of ours registered
+    po_str payment;   // of a known charge
+} route;
+
+static void add_route(route *r, po_str order_id) {
+    for (size_t i = 0; i < r->n; i++) {
+        if (po_str_eq(r->orders[i], order_id)) {
+            return;
+        }
+    }
+    if (r->n < 2) {
+        r->orders[r->n++] = order_id;
+    }
+}
+
+static void note_ref(route *r, const event *e, po_str kind, po_str account, po_str order_id, po_str payment, bool live) {
+    if (po_str_eq(account, e->alias)) {
+        add_route(r, order_id);
+        if (payment.n) {
+            r->payment = payment;
+        }
+    } else if (ref_is_global(kind) && live == e->account->live) {
+        add_route(r, order_id);
+        r->foreign = true;
+    }
+}
+
+static bool lists(po_str words, po_str word) {
+    while (words.n) {
+        const char *space = memchr(words.p, ' ', words.n);
+        size_t n = space ? (size_t)(space - words.p) : words.n;
+        if (po_str_eq((po_str){words.p, n}, word)) {
+            return true;
+        }
+        n += space != NULL;
+        words = (po_str){words.p + n, words.n - n};
+    }
+    return false;
+}
+
+static void note_named(const batch *b, route *r, const event *e, po_str order_id) {
+    for (int row = 0; order_id.n && b->routes && row < po_res_rows(b->routes); row++) {
+        if (po_str_eq(po_res_text(b->routes, row, 0), order_id) &&
+            (!e->account || (po_res_bool(b->routes, row, 1) == e->account->live &&
+                             lists(po_res_text(b->routes, row, 2), e->alias)))) {
+            add_route(r, order_id);
+        }
+    }
+}
+
+// First row of b->refs whose index is not below `index`.
+static int ref_row(const batch *b, size_t index) {
+    int low = 0, high = b->refs ? po_res_rows(b->refs) : 0;
+    while (low < high) {
+        int middle = low + (high - low) / 2;
+        if ((size_t)po_res_i64(b->refs, middle, 0) < index) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    return low;
+}
+
+static const known_ref *find_taught(const batch *b, const event *e, const reference *ref) {
+    for (size_t i = 0; i < b->writes.n_taught; i++) {
+        const known_ref *t = &b->writes.taught[i];
+        if (po_str_eq(t->value, ref->value) && po_str_eq(t->kind, ref->kind) && po_str_eq(t->provider, e->provider) &&
+            po_str_eq(t->account, e->alias)) {
+            return t;
+        }
+    }
+    return NULL;
+}
+
+// ret_unknown[i]: reference i of the event is not known for its own account.
+static route find_routes(const batch *b, const event *e, bool ret_unknown[OBS_MAX]) {
+    route found = {0};
+    size_t first = e->first_ref;
+    for (size_t i = 0; i < e->obs.n_refs; i++) {
+        ret_unknown[i] = true;
+        for (int row = ref_row(b, first + i); b->refs && row < po_res_rows(b->refs) &&
+                                              (size_t)po_res_i64(b->refs, row, 0) == first + i; row++) {
+            po_str account = po_res_text(b->refs, row, 1);
+            ret_unknown[i] = ret_unknown[i] && !po_str_eq(account, e->alias);
+            note_ref(&found, e, e->obs.refs[i].kind, account, po_res_text(b->refs, row, 2),
+                     po_res_text(b->refs, row, 3), po_res_bool(b->refs, row, 4));
+        }
+        const known_ref *taught = ret_unknown[i] ? find_taught(b, e, &e->obs.refs[i]) : NULL;
+        if (taught) {
+            ret_unknown[i] = false;
+            note_ref(&found, e, taught->kind, e->alias, taught->order_id, taught->payment, e->account->live);
+        }
+    }
+    note_named(b, &found, e, e->obs.order_id);
+    if (e->account && e->account->client_reference) {
+        note_named(b, &found, e, e->obs.client_reference);
+    }
+    return found;
+}
+
+// --- Flight 2: repeats, orders, facts
+
+static int compare_ids(const void *a, const void *b) {
+    return po_str_cmp(*(const po_str *)a, *(const po_str *)b);
+}
+
+// Every order that an event of the batch may move, sorted, once. In-batch teaching adds none: the teacher's order is
+// here already.
+static size_t orders_to_hold(const batch *b, po_str **ret_ids) {
+    po_str *ids = po_alloc_array(b->arena, 2 * b->n_unique + 1, sizeof *ids);
+    size_t n = 0;
+    for (size_t i = 0; i < b->n_unique; i++) {
+        const event *e = b->unique[i];
+        if (!e->id || e->obs.disposition != OBS_FACTS) {
+            continue;
+        }
+        bool unknown[OBS_MAX];
+        route found = find_routes(b, e, unknown);
+        for (size_t r = 0; r < found.n; r++) {
+            ids[n++] = found.orders[r];
+        }
+    }
+    qsort(ids, n, sizeof *ids, compare_ids);
+    size_t kept = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (kept == 0 || !po_str_eq(ids[kept - 1], ids[i])) {
+            ids[kept++] = ids[i];
+        }
+    }
+    *ret_ids = ids;
+    return kept;
+}
+
+static void judge_repeats(batch *b, size_t first, size_t end, const uint8_t *stored) {
+    for (size_t i = first; i < end; i++) {
+        if (b->keys[i]->same != EVENT_RECORDED) {
+            b->keys[i]->same = memcmp(b->keys[i]->obs.digest, stored, 32) == 0 ? EVENT_DUPLICATE : EVENT_CONFLICT;
+        }
+    }
+}
+
+// Same or different: against the recorded digest, wherever it was recorded (DESIGN §2.3).
+static bool note_same(batch *b, const po_res *stored, po_err *err) {
+    for (size_t first = 0, end; first < b->n; first = end) {
+        for (end = first + 1; end < b->n && compare_keys(b->keys[first], b->keys[end]) == 0; end++) {
+        }
+        const event *recorded = b->keys[first];
+        if (recorded->same == EVENT_RECORDED) {
+            judge_repeats(b, first, end, recorded->obs.digest);
+            continue;
+        }
+        bool found = false;
+        for (int row = 0; stored && row < po_res_rows(stored) && !found; row++) {
+            event key = {.provider = po_res_text(stored, row, 0),
+                         .alias = po_res_text(stored, row, 1),
+                         .obs.event_id = po_res_text(stored, row, 2)};
+            po_str digest = po_res_bytea(stored, row, 3);
+            if (compare_keys(&key, recorded) == 0 && digest.n == 32) {
+                judge_repeats(b, first, end, (const uint8_t *)digest.p);
+                found = true;
+            }
+        }
+        if (!found) {
+            return po_fail(err, PO_RETRY, "40001", "event %s was neither inserted nor found", recorded->obs.event_id.p);
+        }
+    }
+    return true;
+}
+
+static bool second_flight(batch *b, po_err *err) {
+    event **repeats = po_alloc_array(b->arena, b->n_unique + 1, sizeof *repeats);
+    size_t n_repeats = 0;
+    for (size_t i = 0; !b->options->token && i < b->n_unique; i++) {
+        if (!b->unique[i]->id) {
+            repeats[n_repeats++] = b->unique[i];
+        }
+    }
+    po_str *ids = NULL;
+    size_t n_ids = b->options->record_only ? 0 : orders_to_hold(b, &ids);
+    if (n_repeats && !store_send_compare(b->pg, b->arena, repeats, n_repeats, err)) {
+        return false;
+    }
+    if (n_ids && !store_send_hold(b->pg, b->arena, ids, n_ids, b->options->skip_locked, err)) {
+        return false;
+    }
+    size_t sends = (n_repeats ? 1U : 0U) + (n_ids ? STORE_HOLD_SENDS : 0U);
+    po_res *results[1 + STORE_HOLD_SENDS] = {0};
+    bool ok = sends == 0 || po_pipe_sync(b->pg, results, sends, err);
+    ok = ok && (b->options->token || note_same(b, n_repeats ? results[0] : NULL, err));
+    ok = ok && (n_ids == 0 || store_read_hold(b->arena, &results[n_repeats > 0], &b->held, &b->n_held, err));
+    for (size_t i = 0; i < sends; i++) {
+        po_res_done(&results[i]);
+    }
+    return ok;
+}
+
+// --- Deciding
+
+static int compare_held(const void *key, const void *row) {
+    return po_str_cmp(*(const po_str *)key, ((const held_order *)row)->order.id);
+}
+
+static held_order *find_held(const batch *b, po_str order_id) {
+    return b->n_held ? bsearch(&order_id, b->held, b->n_held, sizeof *b->held, compare_held) : NULL;
+}
+
+static waiting *leave_waiting(batch *b, const event *e, const char *reason) {
+    waiting *w = &b->writes.waitings[b->writes.n_waitings++];
+    *w = (waiting){.event = e->id, .reason = reason};
+    return w;
+}
+
+static void wait_for_order(batch *b, const event *e) {
+    waiting *w = leave_waiting(b, e, "order_unknown");
+    for (size_t i = 0; i < e->obs.n_refs; i++) {
+        w->awaits[w->n_awaits++] = await_ref(b->arena, e->provider, e->alias, e->obs.refs[i].kind, e->obs.refs[i].value);
+    }
+    if (e->obs.order_id.n) {
+        w->awaits[w->n_awaits++] = await_order(b->arena, e->obs.order_id);
+    }
+    if (e->obs.client_reference.n && e->account && e->account->client_reference) {
+        w->awaits[w->n_awaits++] = await_order(b->arena, e->obs.client_reference);
+    }
+}
+
+static void teach(batch *b, const event *e, const bool unknown[OBS_MAX], po_str order_id) {
+    for (size_t i = 0; i < e->obs.n_refs; i++) {
+        const reference *ref = &e->obs.refs[i];
+        if (!unknown[i] || find_taught(b, e, ref)) {
+            continue;
+        }
+        b->writes.taught[b->writes.n_taught++] =
+            (known_ref){e->provider, ref->kind, ref->value, e->alias, order_id, ref->payment};
+        b->writes.woken[b->writes.n_woken++] = await_ref(b->arena, e->provider, e->alias, ref->kind, ref->value);
+    }
+}
+
+static void wake_payments(batch *b, const event *e) {
+    for (size_t i = 0; i < e->obs.n_facts; i++) {
+        const fact *f = &e->obs.facts[i];
+        if (f->kind == FACT_PAYMENT && f->state == STATE_PAID) {
+            b->writes.woken[b->writes.n_woken++] = await_payment(b->arena, e->provider, e->alias, f->object);
+        }
+    }
+}
+
+static void decide_on(batch *b, const event *e, held_order *held, const observation *obs) {
+    outcome *o = &b->writes.outcomes[b->writes.n_outcomes++];
+    decide(&held->order, &held->facts, obs, &o->decision);
+    held->changed = true;
+    o->held = held;
+    o->decision_id = po_uuid_v7(b->now_us);
+    o->event = e->id;
+    o->provider = e->provider;
+    o->alias = e->alias;
+    o->provider_event_id = e->obs.event_id;
+    o->refund_id = e->obs.refund_id;
+    o->occurred_at_us = e->obs.occurred_at_us;
+    o->decided_at_us = b->now_us;
+    o->traceparent = e->traceparent;
+    o->facts_json = store_facts_json(b->arena, &held->facts);
+    b->report->emitted += o->decision.emits != EVENT_NONE;
+}
+
+// Evidence without money: the event cannot be this order's, or cannot be one order's.
+static void decide_mismatch(batch *b, const event *e, held_order *held, const char *reason) {
+    observation *obs = po_alloc(b->arena, sizeof *obs);
+    *obs = e->obs;
+    obs->needs_payment = false;
+    obs->profile = (po_str){0};
+    obs->n_facts = 1;
+    obs->facts[0] = (fact){.kind = FACT_MISMATCH,
+                           .provider = e->provider,
+                           .account = e->alias,
+                           .object = po_s(reason),
+                           .amount = NO_AMOUNT,
+                           .amount_most = NO_AMOUNT,
+                           .at_us = e->obs.occurred_at_us};
+    decide_on(b, e, held, obs);
+}
+
+// A refund is applied only when its own payment is known (DESIGN §2.4). True when it may be decided now.
+static bool payment_known(batch *b, const event *e, const held_order *held, const route *found, observation *obs) {
+    po_str payment = obs->awaits_payment.n ? obs->awaits_payment : found->payment;
+    if (!payment.n) {
+        waiting *w = leave_waiting(b, e, "payment_unknown");
+        for (size_t i = 0; i < obs->n_refs; i++) {
+            w->awaits[w->n_awaits++] =
+                await_ref(b->arena, e->provider, e->alias, obs->refs[i].kind, obs->refs[i].value);
+        }
+        return false;
+    }
+    if (!fact_set_has_paid(&held->facts, e->provider, e->alias, payment)) {
+        waiting *w = leave_waiting(b, e, "payment_unknown");
+        w->awaits[w->n_awaits++] = await_payment(b->arena, e->provider, e->alias, payment);
+        return false;
+    }
+    for (size_t i = 0; i < obs->n_facts; i++) {
+        if (obs->facts[i].kind == FACT_REFUND || obs->facts[i].kind == FACT_REFUND_TOTAL) {
+            obs->facts[i].payment = payment;
+        }
+    }
+    return true;
+}
+
+static void decide_event(batch *b, event *e) {
+    bool unknown[OBS_MAX];
+    route found = find_routes(b, e, unknown);
+    if (found.n == 0) {
+        wait_for_order(b, e);
+        return;
+    }
+    held_order *held[2] = {0};
+    for (size_t i = 0; i < found.n; i++) {
+        held[i] = find_held(b, found.orders[i]);
+        if (!held[i]) {
+            leave_waiting(b, e, "order_busy");
+            return;
+        }
+    }
+    if (found.n == 2 || found.foreign) {
+        for (size_t i = 0; i < found.n; i++) {
+            decide_mismatch(b, e, held[i], found.n == 2 ? "route_conflict" : "foreign_account");
+        }
+        return;
+    }
+    observation *obs = po_alloc(b->arena, sizeof *obs);
+    *obs = e->obs;
+    teach(b, e, unknown, held[0]->order.id);
+    if (obs->needs_payment && !payment_known(b, e, held[0], &found, obs)) {
+        return;
+    }
+    if (obs->n_facts) {
+        decide_on(b, e, held[0], obs);
+        wake_payments(b, e);
+    }
+    if (!e->account) {
+        held[0]->expiry_swept = true;
+    }
+}
+
+static void decide_all(batch *b) {
+    batch_writes *w = &b->writes;
+    w->outcomes = po_alloc_array(b->arena, 2 * b->n_unique + 1, sizeof *w->outcomes);
+    w->taught = po_alloc_array(b->arena, OBS_MAX * b->n_unique + 1, sizeof *w->taught);
+    w->waitings = po_alloc_array(b->arena, b->n_unique + 1, sizeof *w->waitings);
+    w->woken = po_alloc_array(b->arena, 2 * OBS_MAX * b->n_unique + 1, sizeof *w->woken);
+    for (size_t i = 0; i < b->n; i++) {
+        event *e = b->events[i];
+        if (!e->id || e->obs.disposition != OBS_FACTS) {
+            continue;
+        }
+        if (b->options->record_only) {
+            leave_waiting(b, e, "failed")->error = po_s(b->options->record_only);
+        } else {
+            decide_event(b, e);
+        }
+    }
+    w->orders = b->held;
+    w->n_orders = b->n_held;
+    b->report->undecided = w->n_waitings;
+}
+
+// --- Flight 3: write, COMMIT
+
+static int compare_taught(const void *a, const void *b) {
+    const known_ref *x = a, *y = b;
+    int c = po_str_cmp(x->provider, y->provider);
+    if (!c) {
+        c = po_str_cmp(x->kind, y->kind);
+    }
+    if (!c) {
+        c = po_str_cmp(x->value, y->value);
+    }
+    return c ? c : po_str_cmp(x->account, y->account);
+}
+
+static bool send_conflicts(batch *b, size_t *sends, po_err *err) {
+    event **conflicts = po_alloc_array(b->arena, b->n + 1, sizeof *conflicts);
+    size_t n = 0;
+    for (size_t i = 0; i < b->n; i++) {
+        if (b->keys[i]->same == EVENT_CONFLICT) {
+            conflicts[n++] = b->keys[i];
+        }
+    }
+    if (n == 0 || b->options->token) {
+        return true;
+    }
+    *sends += 1;
+    return store_send_conflicts(b->pg, b->arena, conflicts, n, err);
+}
+
+// The undecided row in hand: gone, or put off, under our token only.
+static bool send_row(batch *b, po_err *err) {
+    const waiting *w = b->writes.n_waitings ? &b->writes.waitings[0] : NULL;
+    po_args *args = po_args_new(b->arena);
+    po_arg_i64(args, b->events[0]->id);
+    po_arg_uuid(args, *b->options->token);
+    if (w) {
+        po_arg_text(args, po_s(w->reason));
+        po_arg_text(args, store_join(b->arena, w->awaits, w->n_awaits));
+    }
+    b->writes.n_waitings = 0;
+    return po_pipe_send(b->pg, &SQL[w ? POSTPONE_UNDECIDED : DROP_UNDECIDED], args, err);
+}
+
+// Brings the row's fate home before COMMIT: not ours any more = nothing is written.
+static bool row_is_ours(batch *b, size_t sends, bool *ret_ours, po_err *err) {
+    po_res **results = po_alloc_array(b->arena, sends, sizeof *results);
+    bool ok = po_pipe_sync(b->pg, results, sends, err);
+    *ret_ours = ok && po_res_affected(results[sends - 1]) == 1;
+    for (size_t i = 0; i < sends; i++) {
+        po_res_done(&results[i]);
+    }
+    return ok;
+}
+
+static bool third_flight(batch *b, po_tx *tx, po_err *err) {
+    size_t sends = 0;
+    if (b->writes.n_taught) {
+        qsort(b->writes.taught, b->writes.n_taught, sizeof *b->writes.taught, compare_taught);
+    }
+    size_t waits = b->writes.n_waitings;
+    if (b->options->token) {
+        b->writes.n_waitings = 0; // the row is there already
+    }
+    if (!send_conflicts(b, &sends, err) || !store_send_writes(b->pg, b->arena, &b->writes, &sends, err)) {
+        return false;
+    }
+    if (b->options->token) {
+        bool ours = false;
+        b->writes.n_waitings = waits;
+        if (!send_row(b, err) || !row_is_ours(b, sends + 1, &ours, err)) {
+            return false;
+        }
+        b->report->lost_lease = !ours;
+        if (!ours) {
+            po_tx_rollback(tx);
+            return true;
+        }
+    }
+    return store_send_wake(b->pg, b->arena, &b->writes, &sends, err) && po_tx_commit(tx, err);
+}
+
+bool settle(po_pg *pg, po_arena *arena, event *const *events, size_t n, const settle_options *options,
+            settle_report *ret_report, po_err *err) {
+    *ret_report = (settle_report){.phase = PHASE_RECORD};
+    batch b = {.pg = pg, .arena = arena, .options = options, .report = ret_report, .events = events, .n = n,
+               .now_us = po_now_us()};
+    sort_keys(&b);
+    PO_AUTO(po_tx_done) po_tx tx = {0};
+    bool ok = po_pipe_begin(pg, err) && first_flight(&b, &tx, err);
+    if (ok) {
+        ret_report->phase = PHASE_HOLD;
+        ok = second_flight(&b, err);
+    }
+    if (ok) {
+        decide_all(&b);
+        ret_report->phase = PHASE_WRITE;
+        ok = third_flight(&b, &tx, err);
+    }
+    po_res_done(&b.refs);
+    po_res_done(&b.routes);
+    po_err ignored;
+    if (ok && !po_pipe_end(pg, &ignored)) {
+        return true; // committed all the same; the pool drops the connection
+    }
+    return ok;
+}
+
+event settle_expiry_event(po_arena *arena, po_str order_id, int64_t expires_at_us) {
+    event e = {.provider = po_s("payonce"), .alias = po_s("clock"), .raw = po_s(""), .traceparent = po_s("")};
+    e.obs = (observation){.disposition = OBS_FACTS,
+                          .event_id = po_s(po_printf(arena, "expired:%.*s", (int)order_id.n, order_id.p)),
+                          .type = po_s("order.expired"),
+                          .occurred_at_us = expires_at_us,
+                          .order_id = order_id,
+                          .n_facts = 1};
+    e.obs.facts[0] = (fact){.kind = FACT_EXPIRY, .provider = e.provider, .account = e.alias, .state = STATE_EXPIRED,
+                            .amount = NO_AMOUNT, .amount_most = NO_AMOUNT, .at_us = expires_at_us};
+    po_sha256(e.obs.event_id, e.obs.digest);
+    po_sha256(e.raw, e.raw_sha256);
+    return e;
+}

@@ -1,0 +1,619 @@
+// The SQL of ingest, set-based: parameters are columns, cut out of C structs by `column()`.
+#include "store.h"
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "event/event.h"
+#include <jansson.h>
+#include <stdlib.h>
+
+const po_outbox ingest_outbox = PO_OUTBOX("ingest");
+
+enum {
+    PUT_EVENTS, FIND_REFS, FIND_ROUTES, COMPARE_EVENTS, PUT_CONFLICTS, LOCK_ORDERS, LOCK_ORDERS_SKIP,
+    READ_ORDERS, READ_FACTS, PUT_FACTS, PUT_DECISIONS, MOVE_ORDERS, PUT_REFS, PUT_UNDECIDED, WAKE_UNDECIDED,
+};
+
+static const po_stmt SQL[] = {
+    [PUT_EVENTS] = {"put_events",
+        "INSERT INTO ingest.provider_event (provider, account, event_id, type, disposition, problem, digest,"
+        " raw_sha256, raw, headers, traceparent, occurred_at)"
+        " SELECT provider, account, event_id, type, disposition, problem, digest, raw_sha256, raw,"
+        " CASE WHEN headers = '' THEN '{}' ELSE string_to_array(headers, E'\\n') END, traceparent, occurred_at"
+        " FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::bytea[],"
+        " $8::bytea[], $9::bytea[], $10::text[], $11::text[], $12::timestamptz[])"
+        " AS u(provider, account, event_id, type, disposition, problem, digest, raw_sha256, raw, headers,"
+        " traceparent, occurred_at)"
+        " ON CONFLICT DO NOTHING RETURNING id, provider, account, event_id"},
+    [FIND_REFS] = {"find_refs",
+        "SELECT u.i, r.account, r.order_id, r.payment, o.live"
+        " FROM unnest($1::int4[], $2::text[], $3::text[], $4::text[]) AS u(i, provider, kind, value)"
+        " JOIN ingest.order_ref r USING (provider, kind, value) JOIN ingest.shop_order o USING (order_id)"
+        " ORDER BY u.i"},
+    [FIND_ROUTES] = {"find_routes",
+        "SELECT order_id, live, array_to_string(accounts, ' ') FROM ingest.shop_order WHERE order_id = ANY($1::text[])"},
+    [COMPARE_EVENTS] = {"compare_events",
+        "SELECT e.provider, e.account, e.event_id, e.digest"
+        " FROM unnest($1::text[], $2::text[], $3::text[]) AS u(provider, account, event_id)"
+        " JOIN ingest.provider_event e USING (provider, account, event_id)"},
+    [PUT_CONFLICTS] = {"put_conflicts",
+        "INSERT INTO ingest.event_conflict (provider, account, event_id, digest, raw_sha256, raw)"
+        " SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::bytea[], $5::bytea[], $6::bytea[])"
+        " ON CONFLICT DO NOTHING"},
+    [LOCK_ORDERS] = {"lock_orders",
+        "SELECT order_id FROM ingest.shop_order WHERE order_id = ANY($1::text[]) ORDER BY order_id"
+        " FOR NO KEY UPDATE"},
+    [LOCK_ORDERS_SKIP] = {"lock_orders_skip",
+        "SELECT order_id FROM ingest.shop_order WHERE order_id = ANY($1::text[]) ORDER BY order_id"
+        " FOR NO KEY UPDATE SKIP LOCKED"},
+    [READ_ORDERS] = {"read_orders",
+        "SELECT order_id, policy, currency, exponent, price, max_discount, expires_at, profile, canceled_by_shop,"
+        " state, verdict, reason, due, received, refunded, late, partial, over, qualification, sequence,"
+        " customer_id, purpose, item, has_contact, expiry_swept"
+        " FROM ingest.shop_order WHERE order_id = ANY($1::text[]) ORDER BY order_id"},
+    [READ_FACTS] = {"read_facts",
+        "SELECT order_id, provider, account, kind, object, currency, exponent, payment, state, rank, canceled_seen,"
+        " waived, amount, amount_most, discount, at"
+        " FROM ingest.fact WHERE order_id = ANY($1::text[]) ORDER BY order_id"},
+    [PUT_FACTS] = {"put_facts",
+        "INSERT INTO ingest.fact (order_id, provider, account, kind, object, currency, exponent, payment, state, rank,"
+        " canceled_seen, waived, amount, amount_most, discount, at)"
+        " SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::int4[],"
+        " $8::text[], $9::text[], $10::int4[], $11::bool[], $12::bool[], $13::int8[], $14::int8[], $15::int8[],"
+        " $16::timestamptz[])"
+        " ON CONFLICT (order_id, provider, account, kind, object, currency, exponent) DO UPDATE SET"
+        " payment = excluded.payment, state = excluded.state, rank = excluded.rank,"
+        " canceled_seen = excluded.canceled_seen, waived = excluded.waived, amount = excluded.amount,"
+        " amount_most = excluded.amount_most, discount = excluded.discount, at = excluded.at"},
+    [PUT_DECISIONS] = {"put_decisions",
+        "INSERT INTO ingest.decision (decision_id, order_id, event, policy, policy_version, verdict, reason, why,"
+        " emits, state, due, received, refunded, qualification, sequence, facts, decided_at)"
+        " SELECT a, b, nullif(c, 0), d, e, f, g, h, i, j, k, l, m, n, o, p::jsonb, q"
+        " FROM unnest($1::uuid[], $2::text[], $3::int8[], $4::text[], $5::int4[], $6::text[], $7::text[], $8::text[],"
+        " $9::text[], $10::text[], $11::int8[], $12::int8[], $13::int8[], $14::int4[], $15::int8[], $16::text[],"
+        " $17::timestamptz[]) AS u(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q)"},
+    [MOVE_ORDERS] = {"move_orders",
+        "UPDATE ingest.shop_order s SET state = u.state, verdict = u.verdict, reason = u.reason, due = u.due,"
+        " received = u.received, refunded = u.refunded, late = u.late, partial = u.partial, over = u.over,"
+        " qualification = u.qualification, sequence = u.sequence, canceled_by_shop = u.canceled,"
+        " expiry_swept = u.swept, has_contact = u.contact"
+        " FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::int8[], $6::int8[], $7::int8[], $8::bool[],"
+        " $9::bool[], $10::bool[], $11::int4[], $12::int8[], $13::bool[], $14::bool[], $15::bool[])"
+        " AS u(order_id, state, verdict, reason, due, received, refunded, late, partial, over, qualification,"
+        " sequence, canceled, swept, contact) WHERE s.order_id = u.order_id"},
+    [PUT_REFS] = {"put_refs",
+        "INSERT INTO ingest.order_ref (provider, kind, value, account, order_id, payment)"
+        " SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[])"},
+    [PUT_UNDECIDED] = {"put_undecided",
+        "INSERT INTO ingest.undecided (event, reason, awaits, due_at, last_error)"
+        " SELECT a, b, string_to_array(c, E'\\n'), now() + d * interval '1 millisecond', e"
+        " FROM unnest($1::int8[], $2::text[], $3::text[], $4::int8[], $5::text[]) AS u(a, b, c, d, e)"},
+    [WAKE_UNDECIDED] = {"wake_undecided",
+        "UPDATE ingest.undecided SET due_at = now(), lease_token = NULL, lease_until = NULL, unmatched = false"
+        " WHERE event IN (SELECT event FROM ingest.undecided WHERE awaits && $1::text[] ORDER BY event FOR UPDATE)"},
+};
+
+// --- Columns: n values of one field, `stride` bytes apart.
+
+#define FIELD(type, base, stride, offset, i) (*(const type *)((const char *)(base) + (i) * (stride) + (offset)))
+
+static void texts(po_args *args, po_arena *arena, const void *rows, size_t n, size_t stride, size_t offset) {
+    po_str *out = po_alloc_array(arena, n, sizeof *out);
+    for (size_t i = 0; i < n; i++) {
+        po_str value = FIELD(po_str, rows, stride, offset, i);
+        out[i] = value.p ? value : po_s("");
+    }
+    po_arg_texts(args, out, n);
+}
+#define TEXTS(args, arena, rows, n, field) \
+    texts(args, arena, rows, n, sizeof *(rows), offsetof(__typeof__(*(rows)), field))
+
+// A column of any expression over row `r` of type T.
+#define COLUMN(T, put, value)                              \
+    do {                                                   \
+        T *column = po_alloc_array(arena, n, sizeof(T));   \
+        for (size_t i = 0; i < n; i++) {                   \
+            column[i] = (value);                           \
+        }                                                  \
+        put(args, column, n);                              \
+    } while (0)
+
+static po_str digest_view(const uint8_t *bytes) {
+    return (po_str){(const char *)bytes, 32};
+}
+
+static const char *disposition_name(disposition disposition) {
+    static const char *const names[] = {"facts", "ignored", "foreign", "quarantined"};
+    return names[disposition];
+}
+
+po_str store_join(po_arena *arena, const po_str *lines, size_t n) {
+    size_t size = 0;
+    for (size_t i = 0; i < n; i++) {
+        size += lines[i].n + 1;
+    }
+    char *out = po_alloc(arena, size + 1);
+    size_t at = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (i) {
+            out[at++] = '\n';
+        }
+        if (lines[i].n) {
+            memcpy(out + at, lines[i].p, lines[i].n);
+        }
+        at += lines[i].n;
+    }
+    return (po_str){out, at};
+}
+
+// --- Recording
+
+static void event_keys(po_args *args, po_arena *arena, event *const *events, size_t n) {
+    COLUMN(po_str, po_arg_texts, events[i]->provider);
+    COLUMN(po_str, po_arg_texts, events[i]->alias);
+    COLUMN(po_str, po_arg_texts, events[i]->obs.event_id);
+}
+
+bool store_send_events(po_pg *pg, po_arena *arena, event *const *events, size_t n, po_err *err) {
+    po_args *args = po_args_new(arena);
+    event_keys(args, arena, events, n);
+    COLUMN(po_str, po_arg_texts, events[i]->obs.type.p ? events[i]->obs.type : po_s(""));
+    COLUMN(po_str, po_arg_texts, po_s(disposition_name(events[i]->obs.disposition)));
+    COLUMN(po_str, po_arg_texts, events[i]->obs.problem.p ? events[i]->obs.problem : po_s(""));
+    COLUMN(po_str, po_arg_byteas, digest_view(events[i]->obs.digest));
+    COLUMN(po_str, po_arg_byteas, digest_view(events[i]->raw_sha256));
+    COLUMN(po_str, po_arg_byteas, events[i]->raw);
+    COLUMN(po_str, po_arg_texts, store_join(arena, events[i]->headers, events[i]->n_headers));
+    COLUMN(po_str, po_arg_texts, events[i]->traceparent);
+    COLUMN(int64_t, po_arg_times, events[i]->obs.occurred_at_us ? events[i]->obs.occurred_at_us : PO_NO_TIME);
+    return po_pipe_send(pg, &SQL[PUT_EVENTS], args, err);
+}
+
+bool store_send_compare(po_pg *pg, po_arena *arena, event *const *events, size_t n, po_err *err) {
+    po_args *args = po_args_new(arena);
+    event_keys(args, arena, events, n);
+    return po_pipe_send(pg, &SQL[COMPARE_EVENTS], args, err);
+}
+
+bool store_send_conflicts(po_pg *pg, po_arena *arena, event *const *events, size_t n, po_err *err) {
+    po_args *args = po_args_new(arena);
+    event_keys(args, arena, events, n);
+    COLUMN(po_str, po_arg_byteas, digest_view(events[i]->obs.digest));
+    COLUMN(po_str, po_arg_byteas, digest_view(events[i]->raw_sha256));
+    COLUMN(po_str, po_arg_byteas, events[i]->raw);
+    return po_pipe_send(pg, &SQL[PUT_CONFLICTS], args, err);
+}
+
+// --- Finding
+
+bool store_send_refs(po_pg *pg, po_arena *arena, const known_ref *asked, size_t n, po_err *err) {
+    po_args *args = po_args_new(arena);
+    COLUMN(int32_t, po_arg_i32s, (int32_t)i);
+    TEXTS(args, arena, asked, n, provider);
+    TEXTS(args, arena, asked, n, kind);
+    TEXTS(args, arena, asked, n, value);
+    return po_pipe_send(pg, &SQL[FIND_REFS], args, err);
+}
+
+bool store_send_routes(po_pg *pg, po_arena *arena, const po_str *order_ids, size_t n, po_err *err) {
+    po_args *args = po_args_new(arena);
+    po_arg_texts(args, order_ids, n);
+    return po_pipe_send(pg, &SQL[FIND_ROUTES], args, err);
+}
+
+// --- Holding orders
+
+bool store_send_hold(po_pg *pg, po_arena *arena, const po_str *order_ids, size_t n, bool skip_locked, po_err *err) {
+    const int statements[STORE_HOLD_SENDS] = {skip_locked ? LOCK_ORDERS_SKIP : LOCK_ORDERS, READ_ORDERS, READ_FACTS};
+    for (size_t i = 0; i < STORE_HOLD_SENDS; i++) {
+        po_args *args = po_args_new(arena);
+        po_arg_texts(args, order_ids, n);
+        if (!po_pipe_send(pg, &SQL[statements[i]], args, err)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static po_str copy_text(po_arena *arena, const po_res *res, int row, int col) {
+    return po_str_copy(arena, po_res_text(res, row, col));
+}
+
+static bool read_unit(po_unit *unit, const po_res *res, int row, int col) {
+    po_str currency = po_res_text(res, row, col);
+    if (currency.n >= sizeof unit->currency) {
+        return false;
+    }
+    memcpy(unit->currency, currency.p, currency.n);
+    unit->exponent = (int)po_res_i64(res, row, col + 1);
+    return true;
+}
+
+static bool read_order(po_arena *arena, const po_res *res, int row, held_order *held, po_err *err) {
+    order *o = &held->order;
+    o->id = copy_text(arena, res, row, 0);
+    o->policy = policy_find(po_res_text(res, row, 1));
+    position *p = &o->position;
+    if (!o->policy || !read_unit(&o->price.unit, res, row, 2) || !order_state_parse(po_res_text(res, row, 9), &p->state) ||
+        !verdict_parse(po_res_text(res, row, 10), &p->verdict)) {
+        return po_fail(err, PO_BUG, "order_row", "order %s is not readable by this version", o->id.p);
+    }
+    o->price.minor = po_res_i64(res, row, 4);
+    o->max_discount = po_res_i64(res, row, 5);
+    o->expires_at_us = po_res_null(res, row, 6) ? 0 : po_res_time(res, row, 6);
+    o->profile = copy_text(arena, res, row, 7);
+    o->canceled_by_shop = po_res_bool(res, row, 8);
+    p->reason = reason_static(po_res_text(res, row, 11));
+    p->due = po_res_i64(res, row, 12);
+    p->received = po_res_i64(res, row, 13);
+    p->refunded = po_res_i64(res, row, 14);
+    p->late = po_res_bool(res, row, 15);
+    p->partial = po_res_bool(res, row, 16);
+    p->over = po_res_bool(res, row, 17);
+    o->qualification = (int32_t)po_res_i64(res, row, 18);
+    o->sequence = po_res_i64(res, row, 19);
+    held->customer_id = copy_text(arena, res, row, 20);
+    held->purpose = copy_text(arena, res, row, 21);
+    held->item = copy_text(arena, res, row, 22);
+    held->has_contact = po_res_bool(res, row, 23);
+    held->expiry_swept = po_res_bool(res, row, 24);
+    fact_set_init(&held->facts, arena);
+    return true;
+}
+
+static bool read_fact(po_arena *arena, const po_res *res, int row, fact *f, po_err *err) {
+    f->provider = copy_text(arena, res, row, 1);
+    f->account = copy_text(arena, res, row, 2);
+    f->object = copy_text(arena, res, row, 4);
+    f->payment = copy_text(arena, res, row, 7);
+    f->rank = (int)po_res_i64(res, row, 9);
+    f->canceled_seen = po_res_bool(res, row, 10);
+    f->waived = po_res_bool(res, row, 11);
+    f->amount = po_res_null(res, row, 12) ? NO_AMOUNT : po_res_i64(res, row, 12);
+    f->amount_most = po_res_null(res, row, 13) ? NO_AMOUNT : po_res_i64(res, row, 13);
+    f->discount = po_res_i64(res, row, 14);
+    f->at_us = po_res_null(res, row, 15) ? 0 : po_res_time(res, row, 15);
+    if (!fact_kind_parse(po_res_text(res, row, 3), &f->kind) || !read_unit(&f->unit, res, row, 5) ||
+        !fact_state_parse(po_res_text(res, row, 8), &f->state)) {
+        return po_fail(err, PO_BUG, "fact_row", "a fact of the order is not readable by this version");
+    }
+    return true;
+}
+
+static int compare_held(const void *key, const void *row) {
+    return po_str_cmp(*(const po_str *)key, ((const held_order *)row)->order.id);
+}
+
+bool store_read_hold(po_arena *arena, po_res *const *results, held_order **ret_orders, size_t *ret_n, po_err *err) {
+    const po_res *locked = results[0], *orders = results[1], *facts = results[2];
+    size_t n = 0;
+    held_order *held = po_alloc_array(arena, (size_t)po_res_rows(locked), sizeof *held);
+    for (int row = 0, lock = 0; row < po_res_rows(orders); row++) {
+        po_str id = po_res_text(orders, row, 0);
+        while (lock < po_res_rows(locked) && po_str_cmp(po_res_text(locked, lock, 0), id) < 0) {
+            lock++;
+        }
+        if (lock == po_res_rows(locked) || !po_str_eq(po_res_text(locked, lock, 0), id)) {
+            continue; // not ours: held elsewhere, or registered after the lock statement
+        }
+        if (!read_order(arena, orders, row, &held[n++], err)) {
+            return false;
+        }
+    }
+    for (int row = 0; row < po_res_rows(facts); row++) {
+        po_str id = po_res_text(facts, row, 0);
+        held_order *owner = bsearch(&id, held, n, sizeof *held, compare_held);
+        fact loaded = {0};
+        if (owner && !read_fact(arena, facts, row, &loaded, err)) {
+            return false;
+        }
+        if (owner) {
+            fact_set_load(&owner->facts, &loaded);
+        }
+    }
+    *ret_orders = held;
+    *ret_n = n;
+    return true;
+}
+
+// --- Writing
+
+typedef struct fact_row {
+    po_str order_id;
+    const fact *fact;
+} fact_row;
+
+static int compare_fact_rows(const void *a, const void *b) {
+    const fact_row *x = a, *y = b;
+    int c = po_str_cmp(x->order_id, y->order_id);
+    if (!c) {
+        c = po_str_cmp(x->fact->provider, y->fact->provider);
+    }
+    if (!c) {
+        c = po_str_cmp(x->fact->account, y->fact->account);
+    }
+    if (!c) {
+        c = strcmp(fact_kind_name(x->fact->kind), fact_kind_name(y->fact->kind));
+    }
+    return c ? c : po_str_cmp(x->fact->object, y->fact->object);
+}
+
+static bool send_facts(po_pg *pg, po_arena *arena, const batch_writes *writes, size_t *sends, po_err *err) {
+    size_t n = 0;
+    for (size_t o = 0; o < writes->n_orders; o++) {
+        for (size_t f = 0; f < writes->orders[o].facts.n; f++) {
+            n += writes->orders[o].facts.dirty[f];
+        }
+    }
+    if (!n) {
+        return true;
+    }
+    fact_row *rows = po_alloc_array(arena, n, sizeof *rows);
+    size_t at = 0;
+    for (size_t o = 0; o < writes->n_orders; o++) {
+        const fact_set *set = &writes->orders[o].facts;
+        for (size_t f = 0; f < set->n; f++) {
+            if (set->dirty[f]) {
+                rows[at++] = (fact_row){writes->orders[o].order.id, &set->facts[f]};
+            }
+        }
+    }
+    qsort(rows, n, sizeof *rows, compare_fact_rows);
+    po_args *args = po_args_new(arena);
+    TEXTS(args, arena, rows, n, order_id);
+    COLUMN(po_str, po_arg_texts, rows[i].fact->provider);
+    COLUMN(po_str, po_arg_texts, rows[i].fact->account);
+    COLUMN(po_str, po_arg_texts, po_s(fact_kind_name(rows[i].fact->kind)));
+    COLUMN(po_str, po_arg_texts, rows[i].fact->object.p ? rows[i].fact->object : po_s(""));
+    COLUMN(po_str, po_arg_texts, po_s(rows[i].fact->unit.currency));
+    COLUMN(int32_t, po_arg_i32s, rows[i].fact->unit.exponent);
+    COLUMN(po_str, po_arg_texts, rows[i].fact->payment.p ? rows[i].fact->payment : po_s(""));
+    COLUMN(po_str, po_arg_texts, po_s(fact_state_name(rows[i].fact->state)));
+    COLUMN(int32_t, po_arg_i32s, rows[i].fact->rank);
+    COLUMN(bool, po_arg_bools, rows[i].fact->canceled_seen);
+    COLUMN(bool, po_arg_bools, rows[i].fact->waived);
+    COLUMN(int64_t, po_arg_i64s, rows[i].fact->amount == NO_AMOUNT ? PO_NO_I64 : rows[i].fact->amount);
+    COLUMN(int64_t, po_arg_i64s, rows[i].fact->amount_most == NO_AMOUNT ? PO_NO_I64 : rows[i].fact->amount_most);
+    COLUMN(int64_t, po_arg_i64s, rows[i].fact->discount);
+    COLUMN(int64_t, po_arg_times, rows[i].fact->at_us ? rows[i].fact->at_us : PO_NO_TIME);
+    *sends += 1;
+    return po_pipe_send(pg, &SQL[PUT_FACTS], args, err);
+}
+
+static bool send_decisions(po_pg *pg, po_arena *arena, const batch_writes *writes, size_t *sends, po_err *err) {
+    size_t n = writes->n_outcomes;
+    const outcome *o = writes->outcomes;
+    if (!n) {
+        return true;
+    }
+    po_args *args = po_args_new(arena);
+    COLUMN(po_uuid, po_arg_uuids, o[i].decision_id);
+    COLUMN(po_str, po_arg_texts, o[i].held->order.id);
+    COLUMN(int64_t, po_arg_i64s, o[i].event);
+    COLUMN(po_str, po_arg_texts, po_s(o[i].held->order.policy->name));
+    COLUMN(int32_t, po_arg_i32s, o[i].held->order.policy->version);
+    COLUMN(po_str, po_arg_texts, po_s(verdict_name(o[i].decision.after.verdict)));
+    COLUMN(po_str, po_arg_texts, po_s(o[i].decision.after.reason));
+    COLUMN(po_str, po_arg_texts, po_s(o[i].decision.why));
+    COLUMN(po_str, po_arg_texts, po_s(event_type_name(o[i].decision.emits)));
+    COLUMN(po_str, po_arg_texts, po_s(order_state_name(o[i].decision.after.state)));
+    COLUMN(int64_t, po_arg_i64s, o[i].decision.after.due);
+    COLUMN(int64_t, po_arg_i64s, o[i].decision.after.received);
+    COLUMN(int64_t, po_arg_i64s, o[i].decision.after.refunded);
+    COLUMN(int32_t, po_arg_i32s, o[i].decision.qualification);
+    COLUMN(int64_t, po_arg_i64s, o[i].decision.sequence);
+    COLUMN(po_str, po_arg_texts, po_s(o[i].facts_json));
+    COLUMN(int64_t, po_arg_times, o[i].decided_at_us);
+    *sends += 1;
+    return po_pipe_send(pg, &SQL[PUT_DECISIONS], args, err);
+}
+
+static bool send_orders(po_pg *pg, po_arena *arena, const batch_writes *writes, size_t *sends, po_err *err) {
+    const held_order **moved = po_alloc_array(arena, writes->n_orders + 1, sizeof *moved);
+    size_t n = 0;
+    for (size_t i = 0; i < writes->n_orders; i++) {
+        if (writes->orders[i].changed) {
+            moved[n++] = &writes->orders[i];
+        }
+    }
+    if (!n) {
+        return true;
+    }
+    po_args *args = po_args_new(arena);
+    COLUMN(po_str, po_arg_texts, moved[i]->order.id);
+    COLUMN(po_str, po_arg_texts, po_s(order_state_name(moved[i]->order.position.state)));
+    COLUMN(po_str, po_arg_texts, po_s(verdict_name(moved[i]->order.position.verdict)));
+    COLUMN(po_str, po_arg_texts, po_s(moved[i]->order.position.reason));
+    COLUMN(int64_t, po_arg_i64s, moved[i]->order.position.due);
+    COLUMN(int64_t, po_arg_i64s, moved[i]->order.position.received);
+    COLUMN(int64_t, po_arg_i64s, moved[i]->order.position.refunded);
+    COLUMN(bool, po_arg_bools, moved[i]->order.position.late);
+    COLUMN(bool, po_arg_bools, moved[i]->order.position.partial);
+    COLUMN(bool, po_arg_bools, moved[i]->order.position.over);
+    COLUMN(int32_t, po_arg_i32s, moved[i]->order.qualification);
+    COLUMN(int64_t, po_arg_i64s, moved[i]->order.sequence);
+    COLUMN(bool, po_arg_bools, moved[i]->order.canceled_by_shop);
+    COLUMN(bool, po_arg_bools, moved[i]->expiry_swept);
+    COLUMN(bool, po_arg_bools, moved[i]->has_contact);
+    *sends += 1;
+    return po_pipe_send(pg, &SQL[MOVE_ORDERS], args, err);
+}
+
+static bool send_refs(po_pg *pg, po_arena *arena, const batch_writes *writes, size_t *sends, po_err *err) {
+    const known_ref *refs = writes->taught;
+    size_t n = writes->n_taught;
+    if (!n) {
+        return true;
+    }
+    po_args *args = po_args_new(arena);
+    TEXTS(args, arena, refs, n, provider);
+    TEXTS(args, arena, refs, n, kind);
+    TEXTS(args, arena, refs, n, value);
+    TEXTS(args, arena, refs, n, account);
+    TEXTS(args, arena, refs, n, order_id);
+    TEXTS(args, arena, refs, n, payment);
+    *sends += 1;
+    return po_pipe_send(pg, &SQL[PUT_REFS], args, err);
+}
+
+static bool send_undecided(po_pg *pg, po_arena *arena, const batch_writes *writes, size_t *sends, po_err *err) {
+    const waiting *w = writes->waitings;
+    size_t n = writes->n_waitings;
+    if (n) {
+        po_args *args = po_args_new(arena);
+        COLUMN(int64_t, po_arg_i64s, w[i].event);
+        COLUMN(po_str, po_arg_texts, po_s(w[i].reason));
+        COLUMN(po_str, po_arg_texts, store_join(arena, w[i].awaits, w[i].n_awaits));
+        COLUMN(int64_t, po_arg_i64s, w[i].n_awaits ? 1000 : 0);
+        TEXTS(args, arena, w, n, error);
+        *sends += 1;
+        if (!po_pipe_send(pg, &SQL[PUT_UNDECIDED], args, err)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+bool store_send_wake(po_pg *pg, po_arena *arena, const batch_writes *writes, size_t *sends, po_err *err) {
+    if (!writes->n_woken) {
+        return true;
+    }
+    po_args *args = po_args_new(arena);
+    po_arg_texts(args, writes->woken, writes->n_woken);
+    *sends += 1;
+    return po_pipe_send(pg, &SQL[WAKE_UNDECIDED], args, err);
+}
+
+static bool send_outbox(po_pg *pg, po_arena *arena, const batch_writes *writes, size_t *sends, po_err *err) {
+    po_outbox_row *rows = po_alloc_array(arena, writes->n_outcomes + writes->n_contacts + 1, sizeof *rows);
+    size_t n = 0;
+    for (; n < writes->n_contacts; n++) {
+        rows[n] = writes->contacts[n];
+    }
+    for (size_t i = 0; i < writes->n_outcomes; i++) {
+        if (writes->outcomes[i].decision.emits != EVENT_NONE &&
+            !store_payment_row(arena, &writes->outcomes[i], &rows[n++], err)) {
+            return false;
+        }
+    }
+    if (!n) {
+        return true;
+    }
+    *sends += 1;
+    return po_pipe_send(pg, &ingest_outbox.put, po_outbox_args(arena, rows, n), err);
+}
+
+bool store_send_writes(po_pg *pg, po_arena *arena, const batch_writes *writes, size_t *ret_sends, po_err *err) {
+    *ret_sends = 0;
+    return send_refs(pg, arena, writes, ret_sends, err) &&
+           send_facts(pg, arena, writes, ret_sends, err) && send_decisions(pg, arena, writes, ret_sends, err) &&
+           send_orders(pg, arena, writes, ret_sends, err) && send_undecided(pg, arena, writes, ret_sends, err) &&
+           send_outbox(pg, arena, writes, ret_sends, err);
+}
+
+bool store_payment_row(po_arena *arena, const outcome *outcome, po_outbox_row *ret_row, po_err *err) {
+    const held_order *held = outcome->held;
+    const decision *d = &outcome->decision;
+    po_payment_event event = {
+        .event_id = po_uuid_v7(outcome->decided_at_us),
+        .type = po_s(event_type_name(d->emits)),
+        .order_id = held->order.id,
+        .customer_id = held->customer_id,
+        .purpose = held->purpose,
+        .item = held->item,
+        .state = po_s(order_state_name(d->after.state)),
+        .unit = held->order.price.unit,
+        .due = d->after.due,
+        .received = d->after.received,
+        .refunded = d->after.refunded,
+        .delta = d->delta,
+        .qualification = d->qualification,
+        .late = d->after.late,
+        .partial = d->after.partial,
+        .over = d->after.over,
+        .provider = outcome->provider,
+        .account = outcome->alias,
+        .provider_event_id = outcome->provider_event_id,
+        .decision_id = outcome->decision_id,
+        .policy = po_s(held->order.policy->name),
+        .policy_version = held->order.policy->version,
+        .verdict = po_s(verdict_name(d->after.verdict)),
+        .reason = po_s(d->after.reason),
+        .refund_id = outcome->refund_id,
+        .receipt = held->has_contact,
+        .occurred_at_us = outcome->occurred_at_us,
+        .decided_at_us = outcome->decided_at_us,
+        .sequence = d->sequence,
+    };
+    PO_AUTO(po_buf_done) po_buf body = {0};
+    if (!po_payment_event_write(&event, &body, err)) {
+        return po_wrap(err, "writing %s of order %s: ", event.type.p, event.order_id.p);
+    }
+    *ret_row = (po_outbox_row){
+        .topic = po_s(PO_TOPIC_PAYMENTS),
+        .key = event.order_id,
+        .event_id = event.event_id,
+        .ce_type = po_s(po_printf(arena, "payonce.%s", event.type.p)),
+        .ce_source = po_s("/payonce/ingest"),
+        .ce_time_us = outcome->occurred_at_us,
+        .sequence = event.sequence,
+        .traceparent = outcome->traceparent,
+        .schema_fp = po_avro_fingerprint(po_payment_event_schema()),
+        .body = po_str_copy(arena, po_buf_view(&body)),
+    };
+    return true;
+}
+
+static json_t *text_json(po_str s) {
+    return json_stringn(s.p ? s.p : "", s.n);
+}
+
+char *store_facts_json(po_arena *arena, const fact_set *facts) {
+    json_t *list = json_array();
+    for (size_t i = 0; i < facts->n; i++) {
+        const fact *f = &facts->facts[i];
+        char unit[PO_UNIT_SIZE], at[PO_RFC3339_SIZE] = "";
+        po_unit_text(f->unit, unit);
+        if (f->at_us) {
+            po_rfc3339(f->at_us, at);
+        }
+        json_t *one = json_pack("{ss so so so ss ss ss sI sb sb}", "kind", fact_kind_name(f->kind), "provider",
+                                text_json(f->provider), "account", text_json(f->account), "object",
+                                text_json(f->object), "unit", unit, "state", fact_state_name(f->state), "at", at,
+                                "discount", (json_int_t)f->discount, "canceled_seen", f->canceled_seen, "waived",
+                                f->waived);
+        if (f->payment.n) {
+            json_object_set_new(one, "payment", text_json(f->payment));
+        }
+        if (f->amount != NO_AMOUNT) {
+            json_object_set_new(one, "amount", json_integer(f->amount));
+        }
+        if (f->amount_most != f->amount) {
+            json_object_set_new(one, "amount_most", json_integer(f->amount_most));
+        }
+        json_array_append_new(list, one);
+    }
+    char *text = json_dumps(list, JSON_COMPACT);
+    char *copy = po_strdup(arena, text ? text : "[]");
+    free(text);
+    json_decref(list);
+    return copy;
+}
+
+bool ref_is_global(po_str kind) {
+    return po_str_is(kind, "payment_hash") || po_str_is(kind, "address");
+}
+
+po_str await_order(po_arena *arena, po_str order_id) {
+    return po_s(po_printf(arena, "order:%.*s", (int)order_id.n, order_id.p));
+}
+
+po_str await_ref(po_arena *arena, po_str provider, po_str account, po_str kind, po_str value) {
+    po_str scope = ref_is_global(kind) ? po_s("") : account;
+    return po_s(po_printf(arena, "ref:%.*s:%.*s:%.*s:%.*s", (int)provider.n, provider.p, (int)scope.n, scope.p,
+                          (int)kind.n, kind.p, (int)value.n, value.p));
+}
+
+po_str await_payment(po_arena *arena, po_str provider, po_str account, po_str payment) {
+    return po_s(po_printf(arena, "pay:%.*s:%.*s:%.*s", (int)provider.n, provider.p, (int)account.n, account.p,
+                          (int)payment.n, payment.p));
+}
