@@ -1,0 +1,431 @@
+// receipts: one mail per paid order. A qualified payment puts one row into `mail`, unique by what it means;
+// contacts.v1 keeps the newest address per order; workers send what is due and record the outcome, guarded by
+// their lease. The Message-ID is derived from the row's key, so a delivery in doubt is repeated as a copy of the
+// same mail and never as another one. A row moves
+//   waiting_address ─contact.set─► due ─accepted─► sent
+//   waiting_address ─wait over, no address─► review ─contact.set─► due
+//   due ─refused for good, or attempts used up─► review          (nothing) ─no receipt wanted─► not_wanted
+// and nothing that comes again moves it back.
+#include "base/cleanup.h"
+#include "consumer/consumer.h"
+#include "mail.h"
+#include "migration_files.h"
+#include "smtp.h"
+
+#include <curl/curl.h>
+#include <stdlib.h>
+
+enum {
+    ST_CONTACT,
+    ST_WANT_AGAIN,
+    ST_ASK,
+    ST_SAME,
+    ST_CLAIM,
+    ST_LATER,
+    ST_DEPTH,
+    ST_ADDRESS,
+    ST_SENT,
+    ST_REVIEW,
+    ST_NO_ADDRESS,
+};
+static const po_stmt statements[] = {
+    // $1 order, $2 sequence, $3 address or NULL. A row comes back when it was news.
+    [ST_CONTACT] =
+        {"contact",
+         "INSERT INTO receipts.contact AS c (order_id, sequence, email) VALUES ($1, $2, $3) "
+         "ON CONFLICT (order_id) DO UPDATE SET sequence = excluded.sequence, "
+         "email = excluded.email WHERE c.sequence < excluded.sequence RETURNING true"},
+    // $1 order. Mails that lack nothing but the address.
+    [ST_WANT_AGAIN] = {"want_again",
+                       "UPDATE receipts.mail SET state = 'due', due_at = now(), last_error = NULL "
+                       "WHERE order_id = $1 AND (state = 'waiting_address' "
+                       "OR (state = 'review' AND last_error = 'no_address'))"},
+    // $1 key, $2 Message-ID, $3 order, $4 customer, $5 purpose, $6 item, $7 minor, $8 currency, $9 exponent,
+    // $10 paid at, $11 wanted, $12 wait for the address in ms. A row comes back when it was news.
+    [ST_ASK] =
+        {"ask",
+         "INSERT INTO receipts.mail (mail_key, message_id, order_id, customer_id, purpose, item, "
+         "amount_minor, currency, exponent, paid_at, state, due_at) "
+         "SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, "
+         "CASE WHEN NOT $11 THEN 'not_wanted' WHEN known THEN 'due' ELSE 'waiting_address' END, "
+         "CASE WHEN NOT $11 THEN NULL WHEN known THEN now() "
+         "ELSE now() + $12::bigint * interval '1 ms' END "
+         "FROM (SELECT EXISTS (SELECT FROM receipts.contact WHERE order_id = $3 "
+         "AND email IS NOT NULL) AS known) AS contact "
+         "ON CONFLICT (mail_key) DO NOTHING RETURNING true"},
+    // $1 key, $2 order, $3 customer, $4 minor, $5 currency, $6 exponent → says the same?
+    [ST_SAME] =
+        {"same",
+         "SELECT order_id = $2 AND customer_id = $3 AND amount_minor = $4 AND currency = $5 "
+         "AND exponent = $6 FROM receipts.mail WHERE mail_key = $1"},
+    [ST_CLAIM] = {"mail_claim",
+                  "UPDATE receipts.mail m SET lease_token = $2, "
+                  "lease_until = now() + $3::bigint * interval '1 ms' "
+                  "FROM (SELECT mail_key FROM receipts.mail WHERE due_at <= now() "
+                  "AND (lease_until IS NULL OR lease_until <= now()) ORDER BY due_at LIMIT $1 "
+                  "FOR UPDATE SKIP LOCKED) AS due WHERE m.mail_key = due.mail_key "
+                  "RETURNING m.mail_key, m.attempts, m.message_id, m.order_id, m.purpose, m.item, "
+                  "m.amount_minor, m.currency, m.exponent, m.paid_at"},
+    [ST_LATER] =
+        {"mail_later",
+         "UPDATE receipts.mail SET due_at = now() + $3::bigint * interval '1 ms', "
+         "attempts = attempts + 1, lease_token = NULL, lease_until = NULL, last_error = $4 "
+         "WHERE mail_key = $1 AND lease_token = $2"},
+    [ST_DEPTH] =
+        {"mail_depth",
+         "SELECT count(*), coalesce((extract(epoch FROM max(now() - due_at)) * 1000)::bigint, 0) "
+         "FROM receipts.mail WHERE due_at <= now()"},
+    // $1 key, $2 token → the address, or NULL, and the state; no row when the lease is lost.
+    [ST_ADDRESS] = {"address",
+                    "SELECT c.email, m.state FROM receipts.mail m LEFT JOIN receipts.contact c "
+                    "USING (order_id) WHERE m.mail_key = $1 AND m.lease_token = $2 "
+                    "AND m.lease_until > now()"},
+    // $1 key, $2 token
+    [ST_SENT] =
+        {"sent",
+         "UPDATE receipts.mail SET state = 'sent', sent_at = now(), due_at = NULL, "
+         "attempts = attempts + 1, lease_token = NULL, lease_until = NULL, last_error = NULL "
+         "WHERE mail_key = $1 AND lease_token = $2 AND state IN ('waiting_address', 'due')"},
+    // $1 key, $2 token, $3 why
+    [ST_REVIEW] =
+        {"review",
+         "UPDATE receipts.mail SET state = 'review', due_at = NULL, attempts = attempts + 1, "
+         "lease_token = NULL, lease_until = NULL, last_error = $3 "
+         "WHERE mail_key = $1 AND lease_token = $2 AND state IN ('waiting_address', 'due')"},
+    // $1 key, $2 token, $3 the state in which there was no address: a contact that came since has changed it.
+    [ST_NO_ADDRESS] =
+        {"no_address",
+         "UPDATE receipts.mail SET state = 'review', due_at = NULL, lease_token = NULL, "
+         "lease_until = NULL, last_error = 'no_address' "
+         "WHERE mail_key = $1 AND lease_token = $2 AND state = $3"},
+};
+
+static const po_setting settings[] = {
+    {"SMTP_URL", PO_SET_TEXT, NULL, 0, 512,
+     "Mail server, `smtp://HOST:PORT`, or `smtps://HOST:PORT` for TLS from the first byte."},
+    {"SMTP_TLS", PO_SET_TEXT, "try", 0, 16,
+     "STARTTLS on an `smtp://` connection: `none`, `try` (when offered) or `require`."},
+    {"SMTP_USER", PO_SET_TEXT, "", 0, 255, "Login at the mail server; empty: none."},
+    {"SMTP_PASSWORD", PO_SET_SECRET, "", 0, 1024, "Password of that login."},
+    {"SMTP_TIMEOUT", PO_SET_DURATION_MS, "30s", 100, 300000,
+     "The longest one mail may take, from connecting to the last reply."},
+    {"MAIL_FROM", PO_SET_TEXT, NULL, 0, 254, "Sender address of every receipt."},
+    {"MAIL_DOMAIN", PO_SET_TEXT, "", 0, 253,
+     "Domain of Message-IDs and name given in EHLO; empty: the domain of `PAYONCE_MAIL_FROM`."},
+    {"MAIL_PARALLEL", PO_SET_INT, "2", 1, 64,
+     "Mails sent at a time by one process; a process that is killed leaves at most so many in "
+     "doubt."},
+    {"MAIL_ATTEMPTS", PO_SET_INT, "100", 1, 10000,
+     "Attempts before a mail goes to review; they are at most 10 minutes apart."},
+    {"MAIL_ADDRESS_WAIT", PO_SET_DURATION_MS, "15m", 0, 86400000,
+     "How long a mail waits for the address of its order before it goes to review."},
+    {0},
+};
+
+enum { BACKOFF_MS = 1000, BACKOFF_CAP_MS = 600000, IDLE_MS = 1000, RECORD_MS = 30000 };
+
+typedef struct receipts {
+    smtp_server server;
+    const char *from, *domain;
+    int64_t address_wait_ms, attempts_max;
+    po_workers *workers;
+} receipts;
+
+static po_metric *mails_total;
+
+static void declare_metrics(void) {
+    mails_total =
+        po_metric_new(PO_COUNTER, "payonce_receipts_mails_total",
+                      "Attempts to send a mail: sent, later, in_doubt or review.", "outcome");
+}
+
+// --- Events
+
+static bool on_same(po_consumer_tx *tx, const po_delivery *delivery, const po_res *rows,
+                    po_err *err) {
+    (void)err;
+    if (po_res_rows(rows) == 0 || !po_res_bool(rows, 0, 0))
+        po_consumer_conflict(tx, delivery, "content of this mail");
+    return true;
+}
+
+// The mail was there already. What it says is read by a statement of its own: it may have been committed by
+// another session after the insert's snapshot.
+static bool on_asked(po_consumer_tx *tx, const po_delivery *delivery, const po_res *rows,
+                     po_err *err) {
+    (void)err;
+    if (po_res_rows(rows) > 0)
+        return true;
+    const po_payment_event *event = delivery->payment;
+    po_args *args = po_args_new(tx->arena);
+    po_arg_text(args, mail_key(tx->arena, event->purpose, event->order_id));
+    po_arg_text(args, event->order_id);
+    po_arg_text(args, event->customer_id);
+    po_arg_i64(args, event->due);
+    po_arg_text(args, po_s(po_strdup(tx->arena, event->unit.currency)));
+    po_arg_i32(args, event->unit.exponent);
+    po_consumer_send(tx, delivery, &statements[ST_SAME], args, on_same);
+    return true;
+}
+
+// The mail names what was due, not what came in: that stays the same when the order is topped up, overpaid or
+// qualifies again, so the mail of a payment is one and the same whichever event asks for it.
+static bool on_qualified(po_consumer_tx *tx, const po_delivery *delivery, po_err *err) {
+    (void)err;
+    const receipts *self = tx->state;
+    const po_payment_event *event = delivery->payment;
+    po_str key = mail_key(tx->arena, event->purpose, event->order_id);
+    po_args *args = po_args_new(tx->arena);
+    po_arg_text(args, key);
+    po_arg_text(args, mail_message_id(tx->arena, key, self->domain));
+    po_arg_text(args, event->order_id);
+    po_arg_text(args, event->customer_id);
+    po_arg_text(args, event->purpose);
+    po_arg_text(args, event->item);
+    po_arg_i64(args, event->due);
+    po_arg_text(args, po_s(po_strdup(tx->arena, event->unit.currency)));
+    po_arg_i32(args, event->unit.exponent);
+    po_arg_time(args, event->decided_at_us);
+    po_arg_bool(args, event->receipt);
+    po_arg_i64(args, self->address_wait_ms);
+    po_consumer_send(tx, delivery, &statements[ST_ASK], args, on_asked);
+    return true;
+}
+
+static bool on_contact_stored(po_consumer_tx *tx, const po_delivery *delivery, const po_res *rows,
+                              po_err *err) {
+    (void)err;
+    if (po_res_rows(rows) == 0 || !delivery->contact)
+        return true;
+    po_args *args = po_args_new(tx->arena);
+    po_arg_text(args, delivery->key);
+    po_consumer_send(tx, delivery, &statements[ST_WANT_AGAIN], args, NULL);
+    return true;
+}
+
+// contact.set, or contact.erased with its tombstone. The key is the order.
+static bool on_contact(po_consumer_tx *tx, const po_delivery *delivery, po_err *err) {
+    (void)err;
+    po_args *args = po_args_new(tx->arena);
+    po_arg_text(args, delivery->key);
+    po_arg_i64(args, delivery->ce.sequence);
+    po_arg_text(args, delivery->contact ? delivery->contact->email : (po_str){0});
+    po_consumer_send(tx, delivery, &statements[ST_CONTACT], args, on_contact_stored);
+    return true;
+}
+
+static const po_consumer_route routes[] = {
+    {PO_TOPIC_PAYMENTS, "payment.qualified", on_qualified},
+    {PO_TOPIC_PAYMENTS, "*", NULL}, // a refund or a reversal takes no mail back and asks for none
+    {PO_TOPIC_CONTACTS, "contact.set", on_contact},
+    {PO_TOPIC_CONTACTS, "contact.erased", on_contact},
+    {0},
+};
+
+// --- Sending
+
+// Records a final outcome; SKIP when the lease was lost meanwhile or the database is away: then whoever holds
+// the row next repeats, under the same Message-ID.
+static po_work_outcome record(po_pg *pg, const po_stmt *stmt, po_args *args, const char *outcome) {
+    PO_AUTO(po_res_done) po_res *res = NULL;
+    po_err err = {0};
+    if (!po_pg_run(pg, stmt, args, &res, &err)) {
+        po_log_err(PO_WARN, "outcome of a mail not recorded", &err, PO_TEXT("outcome", outcome));
+        return PO_WORK_SKIP;
+    }
+    if (po_res_affected(res) == 0)
+        return PO_WORK_SKIP;
+    po_count(mails_total, outcome, 1);
+    return PO_WORK_DONE;
+}
+
+static po_args *guard(const po_work_item *item, po_arena *arena) {
+    po_args *args = po_args_new(arena);
+    po_arg_text(args, item->id);
+    po_arg_uuid(args, item->token);
+    return args;
+}
+
+static po_work_outcome review(po_pg *pg, po_arena *arena, const po_work_item *item,
+                              const po_stmt *stmt, po_args *args, const char *why) {
+    po_work_outcome outcome = record(pg, stmt, args, "review");
+    if (outcome == PO_WORK_DONE)
+        po_log(PO_ERROR, "mail needs a person", PO_TEXT("mail_key", po_str_copy(arena, item->id).p),
+               PO_TEXT("reason", why));
+    return outcome;
+}
+
+static po_work_outcome refused(po_pg *pg, const po_work_item *item, po_arena *arena,
+                               const char *why) {
+    po_args *args = guard(item, arena);
+    po_arg_text(args, po_s(why));
+    return review(pg, arena, item, &statements[ST_REVIEW], args, why);
+}
+
+static po_work_outcome no_address(po_pg *pg, const po_work_item *item, po_arena *arena,
+                                  po_str state) {
+    po_args *args = guard(item, arena);
+    po_arg_text(args, state);
+    return review(pg, arena, item, &statements[ST_NO_ADDRESS], args, "no_address");
+}
+
+static receipt receipt_of_row(const po_work_item *item) {
+    const po_res *row = item->row;
+    int i = item->row_index;
+    receipt one = {.message_id = po_res_text(row, i, 2),
+                   .order_id = po_res_text(row, i, 3),
+                   .purpose = po_res_text(row, i, 4),
+                   .item = po_res_text(row, i, 5),
+                   .amount = {.minor = po_res_i64(row, i, 6),
+                              .unit = {.exponent = (int)po_res_i64(row, i, 8)}},
+                   .paid_at_us = po_res_time(row, i, 9)};
+    po_str currency = po_res_text(row, i, 7);
+    size_t n = currency.n < sizeof one.amount.unit.currency - 1
+                   ? currency.n
+                   : sizeof one.amount.unit.currency - 1;
+    memcpy(one.amount.unit.currency, currency.p, n);
+    return one;
+}
+
+// What a failed attempt leads to: later, or review once there is no use in another.
+static po_work_outcome after_failure(const receipts *self, po_pg *pg, const po_work_item *item,
+                                     po_arena *arena, const po_err *err) {
+    bool last = item->attempts + 1 >= self->attempts_max;
+    if (err->kind == PO_REFUSED || last)
+        return refused(
+            pg, item, arena,
+            po_printf(arena, "%s %s", err->kind == PO_REFUSED ? "refused" : "gave_up", err->code));
+    po_count(mails_total, err->kind == PO_UNCERTAIN ? "in_doubt" : "later", 1);
+    return PO_WORK_LATER;
+}
+
+static po_work_outcome send_one(void *arg, po_pg *pg, const po_work_item *item, po_arena *arena,
+                                po_err *err) {
+    const receipts *self = arg;
+    PO_AUTO(po_res_done) po_res *address = NULL;
+    if (!po_pg_run(pg, &statements[ST_ADDRESS], guard(item, arena), &address, err))
+        return PO_WORK_SKIP; // the lease runs out
+    if (po_res_rows(address) == 0)
+        return PO_WORK_SKIP;
+    if (po_res_null(address, 0, 0))
+        return no_address(pg, item, arena, po_res_text(address, 0, 1));
+    po_str to = po_str_copy(arena, po_res_text(address, 0, 0));
+    if (!mail_address_valid(to))
+        return refused(pg, item, arena, "bad_address");
+
+    receipt one = receipt_of_row(item);
+    po_str text = mail_text(arena, &one, po_s(self->from), to);
+    PO_AUTO(smtp_close)
+    smtp_talk *talk = smtp_open(&self->server); // says QUIT after the outcome is recorded
+    if (!smtp_send(talk, self->from, to.p, text, err))
+        return after_failure(self, pg, item, arena, err);
+    return record(pg, &statements[ST_SENT], guard(item, arena), "sent");
+}
+
+// --- Life
+
+static bool tls_parse(const char *text, smtp_tls *ret_tls) {
+    static const char *const names[] = {
+        [SMTP_TLS_NONE] = "none", [SMTP_TLS_TRY] = "try", [SMTP_TLS_REQUIRE] = "require"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        if (strcmp(text, names[i]) != 0)
+            continue;
+        *ret_tls = (smtp_tls)i;
+        return true;
+    }
+    return false;
+}
+
+// smtp[s]://HOST[:PORT] and nothing behind: our name in EHLO is put there.
+static bool url_valid(const char *url) {
+    const char *host = strncmp(url, "smtp://", 7) == 0    ? url + 7
+                       : strncmp(url, "smtps://", 8) == 0 ? url + 8
+                                                          : "";
+    return *host && !strpbrk(host, "/?#@ ");
+}
+
+static const char *domain_of(const po_config *config) {
+    const char *domain = po_config_text(config, "MAIL_DOMAIN");
+    return *domain ? domain : strrchr(po_config_text(config, "MAIL_FROM"), '@') + 1;
+}
+
+static bool check(const po_config *config, po_err *err) {
+    smtp_tls tls;
+    if (!url_valid(po_config_text(config, "SMTP_URL")))
+        return po_fail(err, PO_REFUSED, "setting",
+                       "PAYONCE_SMTP_URL: must be smtp://HOST:PORT or smtps://HOST:PORT");
+    if (!tls_parse(po_config_text(config, "SMTP_TLS"), &tls))
+        return po_fail(err, PO_REFUSED, "setting",
+                       "PAYONCE_SMTP_TLS: must be none, try or require");
+    if (!mail_address_valid(po_s(po_config_text(config, "MAIL_FROM"))))
+        return po_fail(err, PO_REFUSED, "setting",
+                       "PAYONCE_MAIL_FROM: is not a plain ASCII address");
+    if (!mail_domain_valid(po_s(domain_of(config))))
+        return po_fail(err, PO_REFUSED, "setting", "PAYONCE_MAIL_DOMAIN: is not a domain");
+    return true;
+}
+
+static void stop(void *state) {
+    receipts *self = state;
+    if (!self)
+        return;
+    po_work_stop(&self->workers);
+    curl_global_cleanup();
+    free(self);
+}
+
+static bool start(const po_config *config, const po_pg_options *pg, void **ret_state, po_err *err) {
+    receipts *self = calloc(1, sizeof *self);
+    if (!self || curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK)
+        abort();
+    self->from = po_config_text(config, "MAIL_FROM");
+    self->domain = domain_of(config);
+    self->address_wait_ms = po_config_int(config, "MAIL_ADDRESS_WAIT");
+    self->attempts_max = po_config_int(config, "MAIL_ATTEMPTS");
+    self->server = (smtp_server){.url = po_config_text(config, "SMTP_URL"),
+                                 .helo = self->domain,
+                                 .user = po_config_text(config, "SMTP_USER"),
+                                 .password = po_config_text(config, "SMTP_PASSWORD"),
+                                 .timeout_ms = po_config_int(config, "SMTP_TIMEOUT")};
+    (void)tls_parse(po_config_text(config, "SMTP_TLS"), &self->server.tls);
+    // One row a claim: the lease covers one conversation, so no mail is sent twice for having waited its turn.
+    const po_work work = {.name = "mail",
+                          .claim = statements[ST_CLAIM],
+                          .later = statements[ST_LATER],
+                          .depth = statements[ST_DEPTH],
+                          .workers = (unsigned)po_config_int(config, "MAIL_PARALLEL"),
+                          .batch = 1,
+                          .lease_ms = self->server.timeout_ms + RECORD_MS,
+                          .idle_ms = IDLE_MS,
+                          .backoff_ms = BACKOFF_MS,
+                          .backoff_cap_ms = BACKOFF_CAP_MS,
+                          .run = send_one,
+                          .arg = self};
+    if (!po_work_start(&work, pg, &self->workers, err)) {
+        stop(self);
+        return false;
+    }
+    *ret_state = self;
+    return true;
+}
+
+static void committed(void *state) {
+    po_work_wake(((receipts *)state)->workers);
+}
+
+static const po_consumer consumer = {
+    .name = "receipts",
+    .about = "Sends one mail per paid order.",
+    .routes = routes,
+    .migrations = migration_files,
+    .settings = settings,
+    .declare_metrics = declare_metrics,
+    .check = check,
+    .start = start,
+    .committed = committed,
+    .stop = stop,
+};
+
+int main(int argc, char **argv) {
+    return po_consumer_main(argc, argv, &consumer);
+}

@@ -1,0 +1,122 @@
+// SMTP by libcurl, a connection per mail: no mail can meet a connection that another one has left half dead. The
+// phase is read off the commands that libcurl says it sends; what a reply means depends on it.
+#include "smtp.h"
+
+#include <curl/curl.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+struct smtp_talk {
+    CURL *curl;
+    struct curl_slist *recipients;
+    const smtp_server *server;
+    po_str message;
+    size_t given; // bytes of the message that libcurl took
+    smtp_phase phase;
+};
+
+bool smtp_verdict(bool accepted, smtp_phase phase, long reply, po_err *err) {
+    if (accepted)
+        return true;
+    char code[16];
+    snprintf(code, sizeof code, "%ld", reply);
+    if (reply >= 500 && reply <= 599 && phase >= SMTP_RCPT)
+        return po_fail(err, PO_REFUSED, code, "refused by the mail server");
+    if (reply >= 400 && reply <= 599)
+        return po_fail(err, PO_RETRY, code, "put off by the mail server");
+    if (phase == SMTP_BODY)
+        return po_fail(err, PO_UNCERTAIN, "no_reply", "no reply to the message");
+    return po_fail(err, PO_RETRY, "unreachable", "no conversation with the mail server");
+}
+
+static size_t on_read(char *out, size_t size, size_t n, void *arg) {
+    smtp_talk *self = arg;
+    size_t left = self->message.n - self->given, take = size * n < left ? size * n : left;
+    memcpy(out, self->message.p + self->given, take);
+    self->given += take;
+    if (self->given == self->message.n)
+        self->phase = SMTP_BODY;
+    return take;
+}
+
+static int on_debug(CURL *curl, curl_infotype type, char *data, size_t n, void *arg) {
+    static const struct {
+        const char *command;
+        smtp_phase phase;
+    } commands[] = {{"MAIL ", SMTP_MAIL}, {"RCPT ", SMTP_RCPT}, {"DATA", SMTP_DATA}};
+    (void)curl;
+    smtp_talk *self = arg;
+    for (size_t i = 0; type == CURLINFO_HEADER_OUT && i < sizeof commands / sizeof *commands; i++) {
+        size_t length = strlen(commands[i].command);
+        if (n >= length && memcmp(data, commands[i].command, length) == 0)
+            self->phase = commands[i].phase;
+    }
+    return 0;
+}
+
+smtp_talk *smtp_open(const smtp_server *server) {
+    smtp_talk *self = calloc(1, sizeof *self);
+    if (!self || !(self->curl = curl_easy_init()))
+        abort();
+    self->server = server;
+    return self;
+}
+
+void smtp_close(smtp_talk **talk) {
+    if (!*talk)
+        return;
+    curl_easy_cleanup((*talk)->curl);
+    curl_slist_free_all((*talk)->recipients);
+    free(*talk);
+    *talk = NULL;
+}
+
+static void must(CURLcode code) {
+    if (code != CURLE_OK)
+        abort(); // an option this libcurl does not know, or no memory
+}
+
+static void set_options(smtp_talk *self, const char *from) {
+    const smtp_server *server = self->server;
+    CURL *curl = self->curl;
+    char url[1024];
+    snprintf(url, sizeof url, "%s/%s", server->url, server->helo);
+    must(curl_easy_setopt(curl, CURLOPT_URL, url));
+    must(curl_easy_setopt(curl, CURLOPT_PROTOCOLS_STR, "smtp,smtps"));
+    must(curl_easy_setopt(curl, CURLOPT_PROXY, "")); // not what the environment says for the web
+    must(curl_easy_setopt(curl, CURLOPT_NOSIGNAL, 1L));
+    must(curl_easy_setopt(curl, CURLOPT_TIMEOUT_MS, (long)server->timeout_ms));
+    // Also bounds the wait for the answer to QUIT.
+    must(curl_easy_setopt(curl, CURLOPT_SERVER_RESPONSE_TIMEOUT,
+                          (long)(server->timeout_ms + 999) / 1000));
+    static const long tls[] = {[SMTP_TLS_NONE] = CURLUSESSL_NONE,
+                               [SMTP_TLS_TRY] = CURLUSESSL_TRY,
+                               [SMTP_TLS_REQUIRE] = CURLUSESSL_ALL};
+    must(curl_easy_setopt(curl, CURLOPT_USE_SSL, tls[server->tls]));
+    if (*server->user) {
+        must(curl_easy_setopt(curl, CURLOPT_USERNAME, server->user));
+        must(curl_easy_setopt(curl, CURLOPT_PASSWORD, server->password));
+    }
+    must(curl_easy_setopt(curl, CURLOPT_MAIL_FROM, from));
+    must(curl_easy_setopt(curl, CURLOPT_MAIL_RCPT, self->recipients));
+    must(curl_easy_setopt(curl, CURLOPT_UPLOAD, 1L));
+    must(curl_easy_setopt(curl, CURLOPT_READFUNCTION, on_read));
+    must(curl_easy_setopt(curl, CURLOPT_READDATA, self));
+    must(curl_easy_setopt(curl, CURLOPT_INFILESIZE_LARGE, (curl_off_t)self->message.n));
+    must(curl_easy_setopt(curl, CURLOPT_VERBOSE, 1L));
+    must(curl_easy_setopt(curl, CURLOPT_DEBUGFUNCTION, on_debug));
+    must(curl_easy_setopt(curl, CURLOPT_DEBUGDATA, self));
+}
+
+bool smtp_send(smtp_talk *self, const char *from, const char *to, po_str message, po_err *err) {
+    self->message = message;
+    self->recipients = curl_slist_append(NULL, to);
+    if (!self->recipients)
+        abort();
+    set_options(self, from);
+    CURLcode code = curl_easy_perform(self->curl);
+    long reply = 0;
+    curl_easy_getinfo(self->curl, CURLINFO_RESPONSE_CODE, &reply);
+    return smtp_verdict(code == CURLE_OK, self->phase, reply, err) ||
+           po_wrap(err, "%s", curl_easy_strerror(code));
+}
