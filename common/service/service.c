@@ -58,21 +58,25 @@ typedef struct program {
 
 static size_t table_size(const po_setting *table) {
     size_t n = 0;
-    while (table && table[n].name) n++;
+    while (table && table[n].name)
+        n++;
     return n;
 }
 
 static void settings_add(program *prog, const po_setting *table) {
     size_t have = table_size(prog->settings), n = table_size(table);
     prog->settings = realloc(prog->settings, (have + n + 1) * sizeof *prog->settings);
-    if (!prog->settings) abort();
-    if (n) memcpy(prog->settings + have, table, n * sizeof *table);
+    if (!prog->settings)
+        abort();
+    if (n)
+        memcpy(prog->settings + have, table, n * sizeof *table);
     prog->settings[have + n] = (po_setting){0};
 }
 
 // `migrate` takes either DSN and nothing of the service's own.
 static void settings_build(program *prog, bool for_migrate) {
-    if (prog->service->migrations) settings_add(prog, dsn_settings);
+    if (prog->service->migrations)
+        settings_add(prog, dsn_settings);
     settings_add(prog, common_settings);
     if (!for_migrate)
         settings_add(prog, prog->service->settings);
@@ -95,7 +99,8 @@ static void settings_follow_environment(program *prog) {
     char name[64];
     for (po_setting *s = prog->settings; s->name; s++) {
         variable_name(s, "_FILE", name);
-        if (is_dsn(s) && getenv(name)) s->type = PO_SET_SECRET;
+        if (is_dsn(s) && getenv(name))
+            s->type = PO_SET_SECRET;
     }
 }
 
@@ -107,7 +112,8 @@ static bool dsn_parses(const char *dsn) {
 
 static bool level_parse(const char *text, po_level *ret_level) {
     for (size_t i = 0; i < sizeof level_names / sizeof *level_names; i++) {
-        if (strcmp(text, level_names[i]) != 0) continue;
+        if (strcmp(text, level_names[i]) != 0)
+            continue;
         *ret_level = (po_level)i;
         return true;
     }
@@ -127,7 +133,8 @@ static bool settings_check(const program *prog) {
         fine = false;
     }
     for (const po_setting *s = prog->settings; s->name; s++) {
-        if (!is_dsn(s) || dsn_parses(po_config_text(prog->config, s->name))) continue;
+        if (!is_dsn(s) || dsn_parses(po_config_text(prog->config, s->name)))
+            continue;
         char name[64], text[128];
         variable_name(s, "", name);
         snprintf(text, sizeof text, "%s: is not a PostgreSQL connection string", name);
@@ -146,7 +153,8 @@ static bool settings_check(const program *prog) {
 static bool settings_load(program *prog) {
     settings_follow_environment(prog);
     po_err err = {0};
-    if (po_config_load(prog->settings, &prog->config, &err)) return settings_check(prog);
+    if (po_config_load(prog->settings, &prog->config, &err))
+        return settings_check(prog);
     char *rest = NULL;
     for (char *line = strtok_r(err.text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest))
         print_fault(prog, line);
@@ -183,7 +191,8 @@ static void on_statusz(po_request *request, void *arg) {
     json_t *body = json_pack("{s:s,s:s,s:s,s:b,s:b,s:b}", "service", self->service->name, "version",
                              version, "started_at", started, "healthy", po_life_healthy(NULL),
                              "ready", po_ready(), "stopping", po_stopping());
-    if (self->service->status) json_object_set_new(body, "status", self->service->status());
+    if (self->service->status)
+        json_object_set_new(body, "status", self->service->status());
     po_reply_json(request, 200, body);
 }
 
@@ -192,9 +201,11 @@ static void on_metrics(po_request *request, void *arg) {
     PO_AUTO(po_free_auto) char *text = NULL;
     size_t size = 0;
     FILE *out = open_memstream(&text, &size);
-    if (!out) abort();
+    if (!out)
+        abort();
     po_metrics_write(out);
-    if (fclose(out) != 0) abort();
+    if (fclose(out) != 0)
+        abort();
     po_reply(request, 200, "text/plain; version=0.0.4; charset=utf-8", (po_str){text, size}, 0);
 }
 
@@ -220,10 +231,12 @@ static const po_http_route *admin_routes(admin *self, po_arena *arena) {
     const size_t n_own = sizeof own / sizeof *own;
     const po_http_route *further = self->service->admin;
     size_t n = 0;
-    while (further && *self->token && further[n].path) n++;
+    while (further && *self->token && further[n].path)
+        n++;
     po_http_route *routes = po_alloc_array(arena, n_own + n + 1, sizeof *routes);
     memcpy(routes, own, sizeof own);
-    for (size_t i = 0; i < n_own; i++) routes[i].arg = self;
+    for (size_t i = 0; i < n_own; i++)
+        routes[i].arg = self;
     for (size_t i = 0; i < n; i++) {
         guarded *guard = po_alloc(arena, sizeof *guard);
         *guard = (guarded){&further[i], self->token};
@@ -247,10 +260,12 @@ static void log_open(const program *prog) {
 
 static int cmd_run(program *prog) {
     const po_service *service = prog->service;
-    if (!settings_load(prog)) return EXIT_SETTINGS;
+    if (!settings_load(prog))
+        return EXIT_SETTINGS;
     po_life_init();
     log_open(prog);
-    if (service->declare_metrics) service->declare_metrics();
+    if (service->declare_metrics)
+        service->declare_metrics();
 
     PO_AUTO(po_arena_free) po_arena *arena = po_arena_new();
     PO_AUTO(po_http_close) po_http *http = NULL; // closed before the arena that holds its routes
@@ -263,14 +278,16 @@ static int cmd_run(program *prog) {
     po_err err = {0};
     if (!po_http_open(&options, &http, &err)) {
         po_wrap(&err, "PAYONCE_ADMIN_LISTEN");
-        if (err.kind != PO_REFUSED) return failed("admin listener not opened", &err);
+        if (err.kind != PO_REFUSED)
+            return failed("admin listener not opened", &err);
         print_fault(prog, err.text);
         return EXIT_SETTINGS;
     }
     po_log(PO_INFO, "started", PO_TEXT("version", version));
     bool fine = service->run(prog->config, &err);
     po_ready_set(false);
-    if (!fine) return failed("gave up", &err);
+    if (!fine)
+        return failed("gave up", &err);
     po_log(PO_INFO, "stopped");
     return EXIT_FINE;
 }
@@ -278,10 +295,13 @@ static int cmd_run(program *prog) {
 // Needs the database and none of the service's own settings, so that it can be a job of its own.
 static int cmd_migrate(program *prog) {
     const po_service *service = prog->service;
-    if (!service->migrations) return EXIT_FINE;
-    if (!settings_load(prog)) return EXIT_SETTINGS;
+    if (!service->migrations)
+        return EXIT_FINE;
+    if (!settings_load(prog))
+        return EXIT_SETTINGS;
     const char *dsn = po_config_text(prog->config, "MIGRATE_DSN");
-    if (!*dsn) dsn = po_config_text(prog->config, "DSN");
+    if (!*dsn)
+        dsn = po_config_text(prog->config, "DSN");
     if (!*dsn) {
         print_fault(prog, "PAYONCE_MIGRATE_DSN: neither it nor PAYONCE_DSN is set");
         return EXIT_SETTINGS;
@@ -295,7 +315,8 @@ static int cmd_migrate(program *prog) {
                              .idle_in_tx_timeout_ms = 60000};
     PO_AUTO(po_pg_close) po_pg *pg = NULL;
     po_err err = {0};
-    if (!po_pg_open(&options, &pg, &err)) return failed("database not reached", &err);
+    if (!po_pg_open(&options, &pg, &err))
+        return failed("database not reached", &err);
     if (!po_migrate(pg, service->name, service->migrations, &err))
         return failed("not migrated", &err);
     po_log(PO_INFO, "migrated");
@@ -303,7 +324,8 @@ static int cmd_migrate(program *prog) {
 }
 
 static int cmd_check_config(program *prog) {
-    if (!settings_load(prog)) return EXIT_SETTINGS;
+    if (!settings_load(prog))
+        return EXIT_SETTINGS;
     puts("ok");
     return EXIT_FINE;
 }
@@ -312,22 +334,26 @@ static int cmd_check_config(program *prog) {
 static void hide_password(const char *variable) {
     const char *value = getenv(variable);
     PQconninfoOption *options = value && *value ? PQconninfoParse(value, NULL) : NULL;
-    if (!options) return; // nothing to hide, or settings_load refuses it unprinted
+    if (!options)
+        return; // nothing to hide, or settings_load refuses it unprinted
     PO_AUTO(po_buf_done) po_buf shown = {0};
     for (const PQconninfoOption *o = options; o->keyword; o++) {
-        if (!o->val) continue;
+        if (!o->val)
+            continue;
         po_buf_printf(&shown, "%s%s=%s", shown.n ? " " : "", o->keyword,
                       o->dispchar[0] == '*' ? "***" : o->val);
     }
     po_buf_put(&shown, "", 1);
-    if (setenv(variable, shown.p, 1) != 0) abort();
+    if (setenv(variable, shown.p, 1) != 0)
+        abort();
     PQconninfoFree(options);
 }
 
 static int cmd_print_config(program *prog) {
     hide_password("PAYONCE_DSN");
     hide_password("PAYONCE_MIGRATE_DSN");
-    if (!settings_load(prog)) return EXIT_SETTINGS;
+    if (!settings_load(prog))
+        return EXIT_SETTINGS;
     po_config_print(prog->config, stdout);
     return EXIT_FINE;
 }
@@ -343,13 +369,15 @@ static int cmd_print_settings(program *prog) {
 }
 
 static int cmd_print_states(program *prog) {
-    if (prog->service->print_states) prog->service->print_states(stdout);
+    if (prog->service->print_states)
+        prog->service->print_states(stdout);
     return EXIT_FINE;
 }
 
 static int cmd_print_metrics(program *prog) {
     print_heading(prog);
-    if (prog->service->declare_metrics) prog->service->declare_metrics();
+    if (prog->service->declare_metrics)
+        prog->service->declare_metrics();
     po_metrics_list(stdout);
     return EXIT_FINE;
 }
@@ -394,7 +422,8 @@ static int cmd_help(program *prog) {
 
 static const struct command *command_find(int argc, char **argv) {
     for (const struct command *c = commands; argc == 2 && c->name; c++)
-        if (strcmp(argv[1], c->name) == 0) return c;
+        if (strcmp(argv[1], c->name) == 0)
+            return c;
     return NULL;
 }
 

@@ -12,19 +12,20 @@
 #include <jansson.h>
 
 typedef struct po_service {
-    const char *name;               // "ingest"
-    const char *about;              // one sentence for --help
-    const po_setting *settings;     // own settings, ends with {0}; the common ones below are added
-    const po_file *migrations;      // NULL: the service owns no tables
-    const po_http_route *admin;     // further routes of the admin listener, ends with {0}, or NULL;
-                                    // each needs the bearer token of PAYONCE_ADMIN_TOKEN_FILE (404 without one)
-    void (*declare_metrics)(void);  // before run and for print-metrics; NULL: none
-    bool (*check)(const po_config *config, po_err *err); // settings that depend on each other; no network; NULL
+    const char *name;           // "ingest"
+    const char *about;          // one sentence for --help
+    const po_setting *settings; // own settings, ends with {0}; the common ones below are added
+    const po_file *migrations;  // NULL: the service owns no tables
+    const po_http_route *admin; // further routes of the admin listener, ends with {0}, or NULL;
+        // each needs the bearer token of PAYONCE_ADMIN_TOKEN_FILE (404 without one)
+    void (*declare_metrics)(void); // before run and for print-metrics; NULL: none
+    bool (*check)(const po_config *config,
+                  po_err *err); // settings that depend on each other; no network; NULL
     // Runs until po_stopping(); returns false with *err when it could not start or had to give up.
     // Calls po_ready_set(true) when it serves.
     bool (*run)(const po_config *config, po_err *err);
     void (*print_states)(FILE *out); // NULL: no state machine
-    json_t *(*status)(void);         // object shown at /statusz (new reference; quick, no I/O); NULL: none
+    json_t *(*status)(void); // object shown at /statusz (new reference; quick, no I/O); NULL: none
 } po_service;
 
 // Common settings: DSN (when migrations != NULL or dsn is used), ADMIN_LISTEN (127.0.0.1:9090), LOG_LEVEL,
