@@ -74,6 +74,14 @@ def children(pid: int) -> list[int]:
         return []
 
 
+def gone(pid: int) -> bool:
+    """Whether nothing runs under this pid; a zombie that init has yet to reap counts as gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
 def tail(log: Path, lines: int = 40) -> str:
     try:
         text = log.read_text(errors="replace")

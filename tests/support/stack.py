@@ -18,8 +18,8 @@ from types import TracebackType
 from typing import Any
 
 import psycopg
-from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException, Message, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 import accounts
 import process
@@ -125,7 +125,7 @@ class Postgres:
         for pid in backends:
             os.kill(pid, signal.SIGKILL)
         process.end(self._proc, signal.SIGKILL)
-        until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in backends), 30, "backends gone")
+        until(lambda: all(map(process.gone, backends)), 30, "backends gone")
 
     def dsn(self, role: str = "postgres", dbname: str = "payonce") -> str:
         return f"postgresql://{role}@127.0.0.1:{self.port}/{dbname}"
@@ -156,6 +156,7 @@ class Kafka:
         self.folder, self.log = scratch / "kafka", scratch / "kafka.log"
         self.port, self._controller_port = process.free_port(), process.free_port()
         self._proc: subprocess.Popen[bytes] | None = None
+        self._admin: AdminClient | None = None
 
     @property
     def brokers(self) -> str:
@@ -198,7 +199,7 @@ class Kafka:
             if not process.accepts(self.port):
                 return False
             try:
-                return bool(self.admin().list_topics(timeout=2).brokers)
+                return bool(self.admin.list_topics(timeout=2).brokers)
             except KafkaException:
                 return False
 
@@ -221,55 +222,52 @@ class Kafka:
         self.stop()
         self.start()
 
+    @property
     def admin(self) -> AdminClient:
-        return AdminClient({"bootstrap.servers": self.brokers, "log_level": 0})
+        if self._admin is None:
+            self._admin = AdminClient({"bootstrap.servers": self.brokers, "log_level": 0})
+        return self._admin
 
     def create_topic(self, name: str, partitions: int = 6, config: dict[str, str] | None = None) -> None:
         new = NewTopic(name, partitions, 1, config={k: str(v) for k, v in (config or {}).items()})
-        admin = self.admin()  # to be kept: its end cancels what it was asked
-        admin.create_topics([new])[name].result(30)
-        until(lambda: self._leads(name, partitions), 30, f"topic {name} has its leaders")
+        self.admin.create_topics([new])[name].result(30)
+        until(lambda: len(self._partitions(name)) == partitions, 30, f"topic {name} has its leaders")
 
     def ends(self, topic: str) -> dict[int, int]:
         """The end offset of each partition."""
-        reader = self._reader("payonce-support")
-        try:
-            parts = reader.list_topics(topic, timeout=10).topics[topic].partitions
-            return {p: reader.get_watermark_offsets(TopicPartition(topic, p), timeout=10)[1] for p in parts}
-        finally:
-            reader.close()
+        return self._offsets(topic, OffsetSpec.latest())
 
     def committed(self, group: str, topic: str) -> dict[int, int]:
         """The offset a group has committed in each partition, 0 where there is none."""
-        parts = [TopicPartition(topic, p) for p in self.ends(topic)]
-        reader = self._reader(group)
-        try:
-            return {p.partition: max(p.offset, 0) for p in reader.committed(parts, timeout=10)}
-        finally:
-            reader.close()
+        asked = ConsumerGroupTopicPartitions(group, self._partitions(topic))
+        got = self.admin.list_consumer_group_offsets([asked])[group].result(10)
+        return {p.partition: max(p.offset, 0) for p in got.topic_partitions}
 
     def drained(self, group: str, topic: str) -> bool:
         """Whether the group has committed up to the end of every partition."""
         return self.committed(group, topic) == self.ends(topic)
 
+    def rewind(self, group: str, topic: str) -> None:
+        """Sends a group without members back to the first offset of every partition."""
+        to = [TopicPartition(topic, p, at) for p, at in self._offsets(topic, OffsetSpec.earliest()).items()]
+        asked = ConsumerGroupTopicPartitions(group, to)
+        self.admin.alter_consumer_group_offsets([asked])[group].result(10)
+
     def records(self, topic: str, timeout: float = 60) -> list[Message]:
         """Every record from the first offset to the ends of this moment, in partition order."""
-        ends = self.ends(topic)
-        reader = self._reader("payonce-support")
-        at: dict[int, int] = {}
+        begins, ends = self._offsets(topic, OffsetSpec.earliest()), self.ends(topic)
         out: list[Message] = []
+        reader = Consumer({"bootstrap.servers": self.brokers, "group.id": "payonce-support", "log_level": 0,
+                           "enable.auto.commit": False})
         try:
-            begin = {p: reader.get_watermark_offsets(TopicPartition(topic, p), timeout=10)[0] for p in ends}
-            at = dict(begin)
-            reader.assign([TopicPartition(topic, p, begin[p]) for p in ends])
+            reader.assign([TopicPartition(topic, p, at) for p, at in begins.items()])
 
             def done() -> bool:
                 for m in reader.consume(2000, timeout=0.2):
                     if m.error() is None and m.offset() < ends[m.partition()]:
                         out.append(m)
-                for p in reader.position([TopicPartition(topic, p) for p in ends]):
-                    at[p.partition] = max(p.offset, at[p.partition])
-                return all(at[p] >= ends[p] for p in ends)
+                at = reader.position([TopicPartition(topic, p) for p in ends])
+                return all(max(p.offset, begins[p.partition]) >= ends[p.partition] for p in at)
 
             until(done, timeout, f"{topic} read to its ends", every=0)
         finally:
@@ -280,13 +278,14 @@ class Kafka:
     def _properties(self) -> Path:
         return self.folder / "server.properties"
 
-    def _leads(self, topic: str, partitions: int) -> bool:
-        known = self.admin().list_topics(topic, timeout=10).topics[topic].partitions
-        return len(known) == partitions and all(p.leader >= 0 for p in known.values())
+    def _partitions(self, topic: str) -> list[TopicPartition]:
+        """Those that have a leader."""
+        known = self.admin.list_topics(topic, timeout=10).topics[topic].partitions
+        return [TopicPartition(topic, p.id) for p in known.values() if p.leader >= 0]
 
-    def _reader(self, group: str) -> Consumer:
-        return Consumer({"bootstrap.servers": self.brokers, "group.id": group, "log_level": 0,
-                         "enable.auto.commit": False, "auto.offset.reset": "earliest"})
+    def _offsets(self, topic: str, which: OffsetSpec) -> dict[int, int]:
+        asked = self.admin.list_offsets({p: which for p in self._partitions(topic)})
+        return {p.partition: got.result(10).offset for p, got in asked.items()}
 
     def _java(self, *args: str | Path) -> subprocess.Popen[bytes]:
         quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
