@@ -111,7 +111,7 @@ static void *serve(void *arg) {
 }
 
 static void server_start(fake_server *self, fake_script script) {
-    *self = (server){.script = script, .listener = socket(AF_INET, SOCK_STREAM, 0)};
+    *self = (fake_server){.script = script, .listener = socket(AF_INET, SOCK_STREAM, 0)};
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
     socklen_t size = sizeof at;
     assert_int_equal(bind(self->listener, (struct sockaddr *)&at, sizeof at), 0);
