@@ -7,6 +7,7 @@
 // it, the pool opens another.
 #pragma once
 #include "base/arena.h"
+#include "base/cleanup.h"
 #include "base/id.h"
 #include "base/str.h"
 
