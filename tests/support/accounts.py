@@ -45,7 +45,7 @@ def write(folder: Path, accounts: tuple[Account, ...] = DEFAULT) -> Path:
             file.write_text(text + "\n")
             file.chmod(0o600)
             files.append(str(file))
-        row = {"provider": a.provider, "alias": a.alias, "mode": a.mode}
+        row: dict[str, object] = {"provider": a.provider, "alias": a.alias, "mode": a.mode}
         if a.provider == "stripe":
             row |= {"account": a.account, "client_reference_id": a.client_reference_id}
         rows.append({**row, "secret_files": files})

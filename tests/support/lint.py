@@ -48,13 +48,13 @@ def faults() -> list[str]:
     listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard", "-z"], cwd=ROOT, check=True,
                             capture_output=True, text=True).stdout
     here = {f"{ROOT}/", f"{os.path.expanduser('~')}/"}
-    for name in filter(None, listed.split("\0")):
+    for entry in filter(None, listed.split("\0")):
         try:
-            text = (ROOT / name).read_text()
+            text = (ROOT / entry).read_text()
         except (UnicodeDecodeError, OSError):
             continue
         if MACHINE.search(text) or any(place in text for place in here):
-            found.append(f"{name}: names a path of one machine")
+            found.append(f"{entry}: names a path of one machine")
     return found
 
 

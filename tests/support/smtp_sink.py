@@ -31,7 +31,8 @@ class SmtpSink:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._mails: list[Mail] = []
-        self._how, self._reply, self._left = "accept", "", None
+        self._how, self._reply = "accept", ""
+        self._left: int | None = None
         self._changed = asyncio.Event()
         self.port = free_port()
         self._controller = Controller(self, hostname="127.0.0.1", port=self.port)
@@ -128,10 +129,10 @@ class SmtpSink:
         if how == "hang":
             await self._changed.wait()
             return "451 4.3.0 try again later"
-        content = bytes(envelope.content or b"")
+        content = envelope.original_content or b""
         head = email.message_from_bytes(content)
         with self._lock:
             self._mails.append(Mail(head.get("Message-ID", ""), tuple(envelope.rcpt_tos), content))
-        if how == "drop" and server.transport is not None:
+        if how == "drop" and isinstance(server.transport, asyncio.WriteTransport):
             server.transport.abort()
         return "250 OK"

@@ -143,10 +143,11 @@ class Postgres:
     @staticmethod
     def _bin(name: str) -> Path:
         found = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"),
-                       key=lambda p: float(p.parts[4])) or [shutil.which(name)]
-        if found[-1] is None:
+                       key=lambda p: float(p.parts[4]))
+        path = str(found[-1]) if found else shutil.which(name)
+        if path is None:
             raise FileNotFoundError(f"no {name}: install the server package of PostgreSQL")
-        return Path(found[-1])
+        return Path(path)
 
 
 class Kafka:

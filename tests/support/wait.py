@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 def until(fn: Callable[[], T], timeout: float = 30.0, what: str = "", every: float = 0.02) -> T:
     """Calls fn until it returns something true and returns that. An AssertionError inside fn counts as
-    "not yet"; at the deadline it is raised as it is, otherwise TimeoutError naming `what` and the last value."""
+    "not yet"; at the deadline it is raised as it is, else TimeoutError naming `what` and the last value."""
     deadline = time.monotonic() + timeout
     while True:
         fault: AssertionError | None = None
