@@ -10,31 +10,31 @@
 
 typedef struct po_payment_event {
     po_uuid event_id;
-    po_str type;              // "payment.pending | adjusted | qualified | review_required | canceled | failed |
-                              //  reversed | refunded | dispute_opened | dispute_closed" with the prefix "payment."
+    po_str type; // "payment.pending | adjusted | qualified | review_required | canceled | failed |
+        //  reversed | refunded | dispute_opened | dispute_closed" with the prefix "payment."
     po_str order_id, customer_id;
-    po_str purpose;           // deposit | invoice | package | membership | course
+    po_str purpose; // deposit | invoice | package | membership | course
     po_str item;
-    po_str state;             // open | paid | review | canceled | reversed: the order's after this event
-    po_unit unit;             // of all amounts
+    po_str state; // open | paid | review | canceled | reversed: the order's after this event
+    po_unit unit; // of all amounts
     int64_t due, received, refunded, delta; // position after the event; delta is a check only
-    int32_t qualification;    // 0 before the first
+    int32_t qualification;                  // 0 before the first
     bool late, partial, over;
     po_str provider, account; // "stripe", alias
     po_str provider_event_id;
     po_uuid decision_id;
-    po_str policy;            // "stripe-v1"
+    po_str policy; // "stripe-v1"
     int32_t policy_version;
-    po_str verdict, reason;   // reason may be empty
-    po_str refund_id;         // evidence; empty = null
-    bool receipt;             // the order has a contact
+    po_str verdict, reason;                // reason may be empty
+    po_str refund_id;                      // evidence; empty = null
+    bool receipt;                          // the order has a contact
     int64_t occurred_at_us, decided_at_us; // milliseconds on the wire
-    int64_t sequence;         // of the order, rising, with holes
+    int64_t sequence;                      // of the order, rising, with holes
 } po_payment_event;
 
 typedef struct po_contact {
     po_str order_id;
-    po_str email, language;   // language may be empty
+    po_str email, language; // language may be empty
 } po_contact;
 
 // The writer schemas of this build, parsed once (thread-safe); their text and fingerprint go to the outbox.
@@ -46,8 +46,8 @@ PO_MUST_CHECK bool po_contact_write(const po_contact *contact, po_buf *out, po_e
 // body: bare Avro written with `writer`.
 PO_MUST_CHECK bool po_payment_event_read(const po_avro_schema *writer, po_str body, po_arena *arena,
                                          po_payment_event *ret_event, po_err *err);
-PO_MUST_CHECK bool po_contact_read(const po_avro_schema *writer, po_str body, po_arena *arena, po_contact *ret_contact,
-                                   po_err *err);
+PO_MUST_CHECK bool po_contact_read(const po_avro_schema *writer, po_str body, po_arena *arena,
+                                   po_contact *ret_contact, po_err *err);
 
 // docs/events.md: a table per schema from its own docs.
 #include <stdio.h>

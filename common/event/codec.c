@@ -1,0 +1,205 @@
+// Structs to records and back. The schema of this build is our own text: a member without a field, or the other
+// way round, is a mistake of ours and ends the program at first use. Everything read is checked: its types by
+// Avro, and here what Avro has no type for.
+#include "event/codec.h"
+#include "base/cleanup.h"
+#include "base/id.h"
+#include "base/money.h"
+#include "schema_files.h"
+#include <assert.h>
+#include <stdlib.h>
+
+enum { MEMBERS_MAX = 64 };
+
+// A writer's schema, copied so that it may end before us, and how to read what it wrote.
+typedef struct po_codec_reader {
+    struct po_codec_reader *next;
+    po_avro_schema *writer;
+    po_avro_resolver *resolver;
+} po_codec_reader;
+
+static po_str schema_text(const char *file) {
+    for (const po_file *f = schema_files; f->name; f++)
+        if (!strcmp(f->name, file))
+            return po_s(f->text);
+    abort();
+}
+
+static void check_members(const po_codec *codec, const po_avro_schema *schema) {
+    assert(codec->n <= MEMBERS_MAX);
+    for (size_t i = 0; i < codec->n; i++)
+        assert(po_avro_field(schema, codec->members[i].field) == (int)i);
+}
+
+const po_avro_schema *po_codec_schema(po_codec *codec) {
+    pthread_mutex_lock(&codec->lock);
+    if (!codec->schema) {
+        po_err err;
+        if (!po_avro_parse(schema_text(codec->file), &codec->schema, &err))
+            abort();
+        check_members(codec, codec->schema);
+    }
+    pthread_mutex_unlock(&codec->lock);
+    return codec->schema;
+}
+
+static int64_t millis(int64_t us) {
+    return us / 1000 - (us % 1000 < 0);
+}
+
+// uuid: room for the text of a UUID, which lives as long as the value.
+static po_avro_value to_value(const po_member *member, const void *from, char *uuid) {
+    const char *at = (const char *)from + member->offset;
+    switch (member->form) {
+    case PO_FORM_TEXT:
+        return (po_avro_value){PO_AVRO_STRING, .s = *(const po_str *)at};
+    case PO_FORM_TEXT_NULL: {
+        po_str text = *(const po_str *)at;
+        return (po_avro_value){text.n ? PO_AVRO_STRING : PO_AVRO_NULL, .s = text};
+    }
+    case PO_FORM_UUID:
+        po_uuid_text(*(const po_uuid *)at, uuid);
+        return (po_avro_value){PO_AVRO_STRING, .s = po_s(uuid)};
+    case PO_FORM_BOOL:
+        return (po_avro_value){PO_AVRO_BOOL, .b = *(const bool *)at};
+    case PO_FORM_INT:
+        return (po_avro_value){PO_AVRO_LONG, .i = *(const int32_t *)at};
+    case PO_FORM_LONG:
+        return (po_avro_value){PO_AVRO_LONG, .i = *(const int64_t *)at};
+    case PO_FORM_MILLIS:
+        return (po_avro_value){PO_AVRO_LONG, .i = millis(*(const int64_t *)at)};
+    case PO_FORM_CURRENCY:
+        return (po_avro_value){PO_AVRO_STRING, .s = po_s(((const po_unit *)at)->currency)};
+    case PO_FORM_EXPONENT:
+        return (po_avro_value){PO_AVRO_LONG, .i = ((const po_unit *)at)->exponent};
+    }
+    abort();
+}
+
+static bool is_currency(po_str s) {
+    if (s.n == 0 || s.n >= sizeof((po_unit *)0)->currency)
+        return false;
+    for (size_t i = 0; i < s.n; i++)
+        if (!((s.p[i] >= 'A' && s.p[i] <= 'Z') || (s.p[i] >= '0' && s.p[i] <= '9')))
+            return false;
+    return true;
+}
+
+// What Avro's types do not say; asked of each value before it is written and after it was read.
+static bool is_sound(po_form form, const po_avro_value *value) {
+    po_uuid id;
+    int64_t us;
+    switch (form) {
+    case PO_FORM_UUID:
+        return po_uuid_parse(value->s, &id);
+    case PO_FORM_CURRENCY:
+        return is_currency(value->s);
+    case PO_FORM_EXPONENT:
+        return value->i >= 0 && value->i <= 18;
+    case PO_FORM_MILLIS:
+        return !__builtin_mul_overflow(value->i, 1000, &us);
+    default:
+        return true;
+    }
+}
+
+static bool unsound(const po_codec *codec, const po_member *member, po_err *err) {
+    return po_fail(err, PO_REFUSED, "event", "%s: %s is not what it should be", codec->file,
+                   member->field);
+}
+
+bool po_codec_write(po_codec *codec, const void *from, po_buf *out, po_err *err) {
+    const po_avro_schema *schema = po_codec_schema(codec);
+    po_avro_value values[MEMBERS_MAX];
+    char uuids[MEMBERS_MAX][PO_UUID_SIZE];
+    for (size_t i = 0; i < codec->n; i++) {
+        values[i] = to_value(&codec->members[i], from, uuids[i]);
+        if (!is_sound(codec->members[i].form, &values[i]))
+            return unsound(codec, &codec->members[i], err);
+    }
+    return po_avro_encode(schema, values, codec->n, out, err);
+}
+
+// The value is sound. Text stays where the decoder put it: in the caller's arena.
+static void from_value(const po_member *member, const po_avro_value *value, void *to) {
+    char *at = (char *)to + member->offset;
+    switch (member->form) {
+    case PO_FORM_TEXT:
+        *(po_str *)at = value->s;
+        return;
+    case PO_FORM_TEXT_NULL:
+        *(po_str *)at = value->type == PO_AVRO_NULL ? (po_str){0} : value->s;
+        return;
+    case PO_FORM_UUID:
+        if (!po_uuid_parse(value->s, (po_uuid *)at))
+            abort();
+        return;
+    case PO_FORM_BOOL:
+        *(bool *)at = value->b;
+        return;
+    case PO_FORM_INT:
+        *(int32_t *)at = (int32_t)value->i;
+        return;
+    case PO_FORM_LONG:
+        *(int64_t *)at = value->i;
+        return;
+    case PO_FORM_MILLIS:
+        *(int64_t *)at = value->i * 1000;
+        return;
+    case PO_FORM_CURRENCY:
+        memcpy(((po_unit *)at)->currency, value->s.p, value->s.n); // the struct began as zeros
+        return;
+    case PO_FORM_EXPONENT:
+        ((po_unit *)at)->exponent = (int)value->i;
+        return;
+    }
+    abort();
+}
+
+static void reader_free(po_codec_reader **reader) {
+    if (!*reader)
+        return;
+    po_avro_resolver_free(&(*reader)->resolver);
+    po_avro_free(&(*reader)->writer);
+    free(*reader);
+    *reader = NULL;
+}
+
+// Schemas are few: one per version that is still in the topic. Called under the lock.
+static bool find_reader(po_codec *codec, const po_avro_schema *writer, const po_avro_resolver **ret,
+                        po_err *err) {
+    for (const po_codec_reader *r = codec->readers; r; r = r->next)
+        if (!memcmp(po_avro_fingerprint(r->writer), po_avro_fingerprint(writer), 32)) {
+            *ret = r->resolver;
+            return true;
+        }
+    PO_AUTO(reader_free) po_codec_reader *reader = calloc(1, sizeof *reader);
+    if (!reader)
+        abort();
+    if (!po_avro_parse(po_avro_text(writer), &reader->writer, err) ||
+        !po_avro_resolver_new(reader->writer, codec->schema, &reader->resolver, err))
+        return false;
+    *ret = reader->resolver;
+    reader->next = codec->readers;
+    codec->readers = po_take(&reader);
+    return true;
+}
+
+bool po_codec_read(po_codec *codec, const po_avro_schema *writer, po_str body, po_arena *arena,
+                   void *ret_struct, po_err *err) {
+    const po_avro_resolver *resolver = NULL;
+    po_codec_schema(codec);
+    pthread_mutex_lock(&codec->lock);
+    bool ok = find_reader(codec, writer, &resolver, err);
+    pthread_mutex_unlock(&codec->lock);
+    po_avro_value *values;
+    if (!ok || !po_avro_decode(resolver, body, arena, &values, err))
+        return false;
+    for (size_t i = 0; i < codec->n; i++)
+        if (!is_sound(codec->members[i].form, &values[i]))
+            return unsound(codec, &codec->members[i], err);
+    memset(ret_struct, 0, codec->size);
+    for (size_t i = 0; i < codec->n; i++)
+        from_value(&codec->members[i], &values[i], ret_struct);
+    return true;
+}

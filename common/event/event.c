@@ -1,0 +1,83 @@
+// The events of payonce: for each a table of its members in the order of its schema, and one reader and one
+// writer that follow the table.
+#include "event/event.h"
+#include "event/codec.h"
+
+#define MEMBER(form, field, member) \
+    { field, PO_FORM_##form, offsetof(STRUCT, member) }
+#define CODEC(file_, members_)                                                     \
+    {                                                                              \
+        .file = file_, .size = sizeof(STRUCT), .members = members_,                \
+        .n = sizeof members_ / sizeof *members_, .lock = PTHREAD_MUTEX_INITIALIZER \
+    }
+
+#define STRUCT po_payment_event
+static const po_member payment_members[] = {
+    MEMBER(UUID, "event_id", event_id),
+    MEMBER(TEXT, "type", type),
+    MEMBER(TEXT, "order_id", order_id),
+    MEMBER(TEXT, "customer_id", customer_id),
+    MEMBER(TEXT, "purpose", purpose),
+    MEMBER(TEXT, "item", item),
+    MEMBER(TEXT, "state", state),
+    MEMBER(CURRENCY, "currency", unit),
+    MEMBER(EXPONENT, "exponent", unit),
+    MEMBER(LONG, "due", due),
+    MEMBER(LONG, "received", received),
+    MEMBER(LONG, "refunded", refunded),
+    MEMBER(LONG, "delta", delta),
+    MEMBER(INT, "qualification", qualification),
+    MEMBER(BOOL, "late", late),
+    MEMBER(BOOL, "partial", partial),
+    MEMBER(BOOL, "over", over),
+    MEMBER(TEXT, "provider", provider),
+    MEMBER(TEXT, "account", account),
+    MEMBER(TEXT, "provider_event_id", provider_event_id),
+    MEMBER(UUID, "decision_id", decision_id),
+    MEMBER(TEXT, "policy", policy),
+    MEMBER(INT, "policy_version", policy_version),
+    MEMBER(TEXT, "verdict", verdict),
+    MEMBER(TEXT, "reason", reason),
+    MEMBER(TEXT_NULL, "refund_id", refund_id),
+    MEMBER(BOOL, "receipt", receipt),
+    MEMBER(MILLIS, "occurred_at", occurred_at_us),
+    MEMBER(MILLIS, "decided_at", decided_at_us),
+    MEMBER(LONG, "sequence", sequence),
+};
+static po_codec payment_codec = CODEC("payment_event.avsc", payment_members);
+#undef STRUCT
+
+#define STRUCT po_contact
+static const po_member contact_members[] = {
+    MEMBER(TEXT, "order_id", order_id),
+    MEMBER(TEXT, "email", email),
+    MEMBER(TEXT, "language", language),
+};
+static po_codec contact_codec = CODEC("contact.avsc", contact_members);
+#undef STRUCT
+
+const po_avro_schema *po_payment_event_schema(void) {
+    return po_codec_schema(&payment_codec);
+}
+
+const po_avro_schema *po_contact_schema(void) {
+    return po_codec_schema(&contact_codec);
+}
+
+bool po_payment_event_write(const po_payment_event *event, po_buf *out, po_err *err) {
+    return po_codec_write(&payment_codec, event, out, err);
+}
+
+bool po_contact_write(const po_contact *contact, po_buf *out, po_err *err) {
+    return po_codec_write(&contact_codec, contact, out, err);
+}
+
+bool po_payment_event_read(const po_avro_schema *writer, po_str body, po_arena *arena,
+                           po_payment_event *ret_event, po_err *err) {
+    return po_codec_read(&payment_codec, writer, body, arena, ret_event, err);
+}
+
+bool po_contact_read(const po_avro_schema *writer, po_str body, po_arena *arena,
+                     po_contact *ret_contact, po_err *err) {
+    return po_codec_read(&contact_codec, writer, body, arena, ret_contact, err);
+}
