@@ -25,27 +25,27 @@ static const po_stmt statements[] = {
          "FROM (SELECT EXISTS (SELECT FROM access.access_right WHERE order_id = $2 "
          "AND qualification > $6) AS later) AS generation "
          "ON CONFLICT (operation_key) DO NOTHING RETURNING true"},
-    // $1 key, $2 content, $3 customer, $4 purpose, $5 item, $6 event, $7 decided at. A row comes back for a
+    // $1 key, $2 content, $3 order, $4 customer, $5 purpose, $6 item, $7 event, $8 decided at. A row comes back for a
     // contradiction that is news.
-    [ST_CONFLICT] =
-        {"conflict",
-         "INSERT INTO access.conflict (operation_key, content, customer_id, purpose, item, "
-         "event_id, decided_at) SELECT $1, $2, $3, $4, $5, $6, $7 "
-         "FROM access.access_right WHERE operation_key = $1 AND content <> $2 "
-         "ON CONFLICT DO NOTHING RETURNING true"},
+    [ST_CONFLICT] = {"conflict",
+                     "INSERT INTO access.conflict (operation_key, content, order_id, customer_id, "
+                     "purpose, item, "
+                     "event_id, decided_at) SELECT $1, $2, $3, $4, $5, $6, $7, $8 "
+                     "FROM access.access_right WHERE operation_key = $1 AND content <> $2 "
+                     "ON CONFLICT DO NOTHING RETURNING true"},
 };
 
 static bool on_compared(po_consumer_tx *tx, const po_delivery *delivery, const po_res *rows,
                         po_err *err) {
     (void)err;
     if (po_res_rows(rows) > 0)
-        po_consumer_conflict(tx, delivery, "recipient, purpose or item of this right");
+        po_consumer_conflict(tx, delivery, "order, recipient, purpose or item of this right");
     return true;
 }
 
 static po_str content_of(po_arena *arena, const po_payment_event *event) {
     uint8_t *content = po_alloc(arena, 32);
-    right_content(event->customer_id, event->purpose, event->item, content);
+    right_content(event->order_id, event->customer_id, event->purpose, event->item, content);
     return (po_str){(const char *)content, 32};
 }
 
@@ -60,6 +60,7 @@ static bool on_granted(po_consumer_tx *tx, const po_delivery *delivery, const po
     po_args *args = po_args_new(tx->arena);
     po_arg_text(args, right_key(tx->arena, event->order_id, event->qualification));
     po_arg_bytea(args, content_of(tx->arena, event));
+    po_arg_text(args, event->order_id);
     po_arg_text(args, event->customer_id);
     po_arg_text(args, event->purpose);
     po_arg_text(args, event->item);

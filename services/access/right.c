@@ -8,8 +8,9 @@ po_str right_key(po_arena *arena, po_str order_id, int32_t qualification) {
                     : po_printf(arena, "grant:%.*s:g%d", n, order_id.p, qualification));
 }
 
-void right_content(po_str customer_id, po_str purpose, po_str item, uint8_t out[32]) {
-    const po_str parts[] = {customer_id, purpose, item};
+void right_content(po_str order_id, po_str customer_id, po_str purpose, po_str item,
+                   uint8_t out[32]) {
+    const po_str parts[] = {order_id, customer_id, purpose, item};
     po_buf text = {0};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         po_buf_printf(&text, "%zu:", parts[i].n); // so that no two lists of parts read the same

@@ -5,5 +5,7 @@
 // "grant:ORDER" for the first qualification, "grant:ORDER:gN" for the N-th: an order that was taken back and paid
 // anew is a new operation, and nothing else is.
 po_str right_key(po_arena *arena, po_str order_id, int32_t qualification);
-// SHA-256 over the immutable data: recipient, purpose and item. Never an event's id, a decision or a time.
-void right_content(po_str customer_id, po_str purpose, po_str item, uint8_t out[32]);
+// SHA-256 over the immutable data: order, recipient, purpose and item. Never an event's id, a decision or a time.
+// The order belongs to it because two orders can spell one key: "o" qualified twice, and "o:g2".
+void right_content(po_str order_id, po_str customer_id, po_str purpose, po_str item,
+                   uint8_t out[32]);

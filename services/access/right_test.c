@@ -18,20 +18,19 @@ static void test_key(void **state) {
 
 static void test_content(void **state) {
     (void)state;
-    static const char *const rows[][3] = {
-        {"c-1", "course", "go-101"},
-        {"c-2", "course", "go-101"},
-        {"c-1", "package", "go-101"},
-        {"c-1", "course", "go-102"},
-        {"c-1c", "ourse", "go-101"},
-        {"c-1", "course:6", "go-101"},
-        {"", "", ""},
+    static const char *const rows[][4] = {
+        {"o-1", "c-1", "course", "go-101"},  {"o-1", "c-2", "course", "go-101"},
+        {"o-1", "c-1", "package", "go-101"}, {"o-1", "c-1", "course", "go-102"},
+        {"o-1", "c-1c", "ourse", "go-101"},  {"o-1", "c-1", "course:6", "go-101"},
+        {"o-2", "c-1", "course", "go-101"},  {"", "", "", ""},
     };
     enum { N = sizeof rows / sizeof *rows };
     uint8_t seen[N][32], again[32];
     for (size_t i = 0; i < N; i++) {
-        right_content(po_s(rows[i][0]), po_s(rows[i][1]), po_s(rows[i][2]), seen[i]);
-        right_content(po_s(rows[i][0]), po_s(rows[i][1]), po_s(rows[i][2]), again);
+        const po_str row[] = {po_s(rows[i][0]), po_s(rows[i][1]), po_s(rows[i][2]),
+                              po_s(rows[i][3])};
+        right_content(row[0], row[1], row[2], row[3], seen[i]);
+        right_content(row[0], row[1], row[2], row[3], again);
         assert_memory_equal(seen[i], again, 32);
         for (size_t j = 0; j < i; j++)
             assert_memory_not_equal(seen[i], seen[j], 32);

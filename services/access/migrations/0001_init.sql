@@ -24,7 +24,7 @@ CREATE TABLE access.access_right (
     purpose       text NOT NULL,
     item          text NOT NULL,
     qualification int NOT NULL CHECK (qualification > 0),
-    content       bytea NOT NULL, -- SHA-256 of the recipient, purpose and item: same key, same right?
+    content       bytea NOT NULL, -- SHA-256 of the order, recipient, purpose and item: same key, same right?
     granted_at    timestamptz NOT NULL,
     state         text NOT NULL CHECK (state IN ('granted', 'revoked')),
     revoked_at    timestamptz,
@@ -40,6 +40,7 @@ GRANT UPDATE (state, revoked_at) ON access.access_right TO payonce_access;
 CREATE TABLE access.conflict (
     operation_key text NOT NULL REFERENCES access.access_right,
     content       bytea NOT NULL,
+    order_id      text NOT NULL,
     customer_id   text NOT NULL,
     purpose       text NOT NULL,
     item          text NOT NULL,
