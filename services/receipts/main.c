@@ -68,9 +68,10 @@ static const po_stmt statements[] = {
                   "m.amount_minor, m.currency, m.exponent, m.paid_at"},
     [ST_LATER] =
         {"mail_later",
-         "UPDATE receipts.mail SET due_at = now() + $3::bigint * interval '1 ms', "
+         "UPDATE receipts.mail SET state = 'due', "
+         "due_at = now() + $3::bigint * interval '1 ms', "
          "attempts = attempts + 1, lease_token = NULL, lease_until = NULL, last_error = $4 "
-         "WHERE mail_key = $1 AND lease_token = $2"},
+         "WHERE mail_key = $1 AND lease_token = $2 AND state IN ('waiting_address', 'due')"},
     [ST_DEPTH] =
         {"mail_depth",
          "SELECT count(*), coalesce((extract(epoch FROM max(now() - due_at)) * 1000)::bigint, 0) "
