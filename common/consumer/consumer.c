@@ -1,0 +1,216 @@
+// How a consumer program is put together: its settings behind the SDK's, the topics of its routes, the loop with a
+// batch as its body, the inbox pruned between batches. The order of ending: the batch in hand, the group, the
+// connection, then the consumer's own workers.
+#include "consumer/consumer.h"
+
+#include "base/clock.h"
+#include "consumer/batch.h"
+#include "consumer/loop.h"
+#include "consumer/meter.h"
+#include "consumer/retention.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+enum {
+    MAX_TOPICS = 8,
+    BLOCKED_RETRY_MS = 5000,
+    LOCK_TIMEOUT_MS = 5000,
+    BEAT_LIMIT_MS = 120000, // a batch is bounded by its statements' time-outs
+    PRUNE_EVERY_MS = 60000,
+    PRUNE_AGAIN_MS = 1000, // while there is more to delete
+};
+
+static const po_setting sdk_settings[] = {
+    {"KAFKA_BROKERS", PO_SET_TEXT, NULL, 0, 0, "Kafka's bootstrap servers, `host:port,host:port`."},
+    {"KAFKA_EXTRA", PO_SET_TEXT, "", 0, 0,
+     "Further librdkafka settings, `name=value,name=value`: the operator's security settings."},
+    {"REGISTRY_URL", PO_SET_TEXT, NULL, 0, 0,
+     "Base URL of the schema registry (Confluent-compatible)."},
+    {"BATCH", PO_SET_INT, "500", 1, 10000, "Most messages in one transaction."},
+    {"INBOX_RETENTION", PO_SET_DURATION_MS, "8d", 24 * 3600 * 1000LL, 3650 * 24 * 3600 * 1000LL,
+     "How long the inbox knows an event; at least the topics' retention and one day, checked at "
+     "start."},
+    {0},
+};
+
+// The callbacks of po_service carry no argument; a process is one consumer.
+static const po_consumer *self;
+static po_setting *settings;
+static pthread_mutex_t loop_lock =
+    PTHREAD_MUTEX_INITIALIZER; // /statusz against the end of the loop
+static po_loop *shown_loop;
+
+static size_t settings_add(size_t n, const po_setting *table) {
+    for (; table && table->name; table++) {
+        settings = reallocarray(settings, n + 2, sizeof *settings);
+        if (!settings)
+            abort();
+        settings[n++] = *table;
+        settings[n] = (po_setting){0};
+    }
+    return n;
+}
+
+static void route_topics(const char *ret_topics[static MAX_TOPICS + 1]) {
+    size_t n = 0;
+    for (const po_consumer_route *route = self->routes; route->topic; route++) {
+        size_t i = 0;
+        while (i < n && strcmp(ret_topics[i], route->topic) != 0)
+            i++;
+        if (i < n)
+            continue;
+        if (n == MAX_TOPICS)
+            abort();
+        ret_topics[n++] = route->topic;
+    }
+    ret_topics[n] = NULL;
+}
+
+static void declare_metrics(void) {
+    po_meter_declare();
+    if (self->declare_metrics)
+        self->declare_metrics();
+}
+
+static json_t *status(void) {
+    pthread_mutex_lock(&loop_lock);
+    json_t *object = shown_loop ? po_loop_status(shown_loop) : json_object();
+    pthread_mutex_unlock(&loop_lock);
+    return object;
+}
+
+static void show_loop(po_loop *loop) {
+    pthread_mutex_lock(&loop_lock);
+    shown_loop = loop;
+    pthread_mutex_unlock(&loop_lock);
+}
+
+// Deployment faults, and a schema that the registry does not know: an operator has to look.
+static bool is_alarm(const po_err *err) {
+    return po_pg_is_deployment(err) || strcmp(err->code, "unknown_schema") == 0;
+}
+
+static bool make_conf(const po_config *config, rd_kafka_conf_t **ret_conf, po_err *err) {
+    char group[128];
+    snprintf(group, sizeof group, "payonce-%s", self->name);
+    po_kafka_setting table[32] = {{"group.id", group}};
+    for (size_t i = 0; po_loop_settings[i].name; i++)
+        table[i + 1] = po_loop_settings[i];
+    return po_kafka_conf(po_config_text(config, "KAFKA_BROKERS"), group, table,
+                         po_config_text(config, "KAFKA_EXTRA"), ret_conf, err);
+}
+
+static bool check(const po_config *config, po_err *err) {
+    rd_kafka_conf_t *conf = NULL;
+    if (!make_conf(config, &conf, err))
+        return po_wrap(err, "PAYONCE_KAFKA_EXTRA");
+    rd_kafka_conf_destroy(conf);
+    return !self->check || self->check(config, err);
+}
+
+static bool open_loop(const po_config *config, const char *const *topics, po_batch *batch,
+                      po_beat *beat, po_loop **ret_loop, po_err *err) {
+    rd_kafka_conf_t *conf = NULL;
+    if (!make_conf(config, &conf, err))
+        return false;
+    po_loop_options options = {.topics = topics,
+                               .batch = (size_t)po_config_int(config, "BATCH"),
+                               .blocked_retry_ms = BLOCKED_RETRY_MS,
+                               .run = po_batch_run,
+                               .is_alarm = is_alarm,
+                               .arg = batch,
+                               .beat = beat};
+    return po_loop_open(&options, &conf, ret_loop, err);
+}
+
+// Waits for the brokers without limit; false when the window is too short.
+static bool check_window(const po_config *config, po_loop *loop, const char *const *topics,
+                         po_beat *beat, po_err *err) {
+    int64_t window_ms = po_config_int(config, "INBOX_RETENTION");
+    po_err before = {0};
+    for (int attempt = 0; !po_stopping(); attempt++) {
+        po_beat_tick(beat);
+        po_err failed = {0};
+        if (po_retention_check(po_loop_kafka(loop), topics, window_ms, &failed))
+            return true;
+        if (failed.kind == PO_REFUSED) {
+            *err = failed;
+            return false;
+        }
+        if (strcmp(failed.code, before.code) != 0)
+            po_log_err(PO_WARN, "waiting for Kafka", &failed);
+        before = failed;
+        po_life_wait(po_backoff_ms(attempt < 8 ? attempt : 8, 200, 5000));
+    }
+    return true;
+}
+
+static int64_t prune(po_batch *batch, int64_t keep_ms) {
+    po_err err = {0};
+    bool more = false;
+    if (!po_batch_prune(batch, keep_ms, &more, &err))
+        po_log_err(PO_WARN, "inbox not pruned, later again", &err);
+    return po_mono_ms() + (more ? PRUNE_AGAIN_MS : PRUNE_EVERY_MS);
+}
+
+static bool consume(const po_config *config, po_batch *batch, po_err *err) {
+    const char *topics[MAX_TOPICS + 1];
+    route_topics(topics);
+    po_beat *beat = po_beat_new("consume", BEAT_LIMIT_MS);
+    po_loop *loop = NULL;
+    if (!open_loop(config, topics, batch, beat, &loop, err))
+        return false;
+    show_loop(loop);
+    po_ready_set(true);
+    bool fine = check_window(config, loop, topics, beat, err) && po_loop_join(loop, err);
+    int64_t prune_at = po_mono_ms() + PRUNE_EVERY_MS;
+    while (fine && !po_stopping()) {
+        fine = po_loop_turn(loop, err);
+        if (po_mono_ms() >= prune_at)
+            prune_at = prune(batch, po_config_int(config, "INBOX_RETENTION"));
+    }
+    po_beat_end(beat);
+    show_loop(NULL);
+    po_loop_close(&loop);
+    return fine;
+}
+
+static bool run(const po_config *config, po_err *err) {
+    char application[128];
+    snprintf(application, sizeof application, "payonce-%s", self->name);
+    po_pg_options pg = {.dsn = po_config_text(config, "DSN"),
+                        .application_name = application,
+                        .lock_timeout_ms = LOCK_TIMEOUT_MS};
+    po_batch *batch = NULL;
+    if (!po_batch_open(self, po_config_text(config, "REGISTRY_URL"), &pg, &batch, err))
+        return false;
+    void *state = NULL;
+    bool fine = !self->start || self->start(config, &pg, &state, err);
+    if (fine) {
+        po_batch_state(batch, state);
+        fine = consume(config, batch, err);
+        if (self->stop)
+            self->stop(state);
+    }
+    po_batch_close(&batch);
+    return fine;
+}
+
+int po_consumer_main(int argc, char **argv, const po_consumer *consumer) {
+    self = consumer;
+    settings_add(settings_add(0, sdk_settings), consumer->settings);
+    po_service service = {.name = consumer->name,
+                          .about = consumer->about,
+                          .settings = settings,
+                          .migrations = consumer->migrations,
+                          .admin = consumer->admin,
+                          .declare_metrics = declare_metrics,
+                          .check = check,
+                          .run = run,
+                          .status = status};
+    int code = po_service_main(argc, argv, &service);
+    free(settings);
+    settings = NULL;
+    return code;
+}

@@ -1,0 +1,565 @@
+// The loop of a group member. Its design:
+// - Messages in hand are `pending`, in order of arrival; a *lane* is an assigned partition. A lane that a refused
+//   message blocks keeps its later messages itself (`held`) and is paused. librdkafka's position is therefore always
+//   the last message it gave us, and nothing ever seeks: a pause after a seek forgets the seek in some versions, and
+//   would skip what must not be skipped.
+// - Everything happens on one thread: librdkafka calls back about rebalances inside a poll, and polls happen only
+//   between runs. On a revocation the offsets stored so far are committed, what is in hand is dropped (its offsets
+//   were not stored) and the next owner gets it again; the inbox knows what was already applied.
+// - Offsets are stored after run's yes, committed about once a second by librdkafka, and at revocation and close by
+//   us, waiting a bounded time for the answer.
+#include "consumer/loop.h"
+
+#include "base/clock.h"
+#include "consumer/meter.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+enum {
+    IDLE_MS = 100, // the longest poll
+    LINGER_MS = 5, // for a batch to fill after its first message
+    COMMIT_MS = 5000,
+    CLOSE_MS = 9000,
+    BACKOFF_MS = 100,
+    BACKOFF_CAP_MS = 5000,
+    SAME_ERROR_MS = 60000, // a client error is not logged again before
+};
+
+const po_kafka_setting po_loop_settings[] = {
+    {"partition.assignment.strategy", "range"},
+    {"session.timeout.ms", "10000"},
+    {"enable.auto.commit", "true"},
+    {"auto.commit.interval.ms", "1000"},
+    {"enable.auto.offset.store", "false"},
+    {"auto.offset.reset", "earliest"},
+    {"isolation.level", "read_committed"},
+    {"queued.max.messages.kbytes", "16384"},
+    {0},
+};
+
+typedef struct queue {
+    rd_kafka_message_t **at;
+    size_t n, cap;
+} queue;
+
+typedef struct lane {
+    char *topic;
+    int32_t partition;
+    int64_t next; // the stored offset, -1 before the first
+    bool seen;    // has given a message since it was assigned
+    bool blocked;
+    queue held; // while blocked: the refused message and those behind it
+    int64_t retry_at_ms, blocked_since_us;
+    po_err why;
+} lane;
+
+struct po_loop {
+    po_loop_options options;
+    rd_kafka_t *kafka;
+    queue pending;
+    bool paused; // all lanes, while waiting
+    int attempt; // of the wait in progress
+    rd_kafka_resp_err_t last_error;
+    int64_t last_error_ms;
+    bool fatal;
+
+    pthread_mutex_t lock; // guards what po_loop_status reads, and is taken by the loop to write it
+    lane *lanes;
+    size_t n_lanes;
+    int64_t waiting_since_us, last_commit_us; // 0: not
+    po_err waiting_for;
+};
+
+// --- Queues and lanes
+
+static void queue_push(queue *q, rd_kafka_message_t *message) {
+    if (q->n == q->cap) {
+        q->cap = q->cap ? 2 * q->cap : 64;
+        q->at = reallocarray(q->at, q->cap, sizeof *q->at);
+        if (!q->at)
+            abort();
+    }
+    q->at[q->n++] = message;
+}
+
+static void queue_drop(queue *q, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        rd_kafka_message_destroy(q->at[i]);
+    q->n -= n;
+    if (q->n)
+        memmove(q->at, q->at + n, q->n * sizeof *q->at);
+}
+
+static void queue_done(queue *q) {
+    queue_drop(q, q->n);
+    free(q->at);
+    *q = (queue){0};
+}
+
+static lane *lane_find(po_loop *loop, const char *topic, int32_t partition) {
+    for (size_t i = 0; i < loop->n_lanes; i++) {
+        lane *one = &loop->lanes[i];
+        if (one->partition == partition && strcmp(one->topic, topic) == 0)
+            return one;
+    }
+    return NULL;
+}
+
+static lane *lane_of(po_loop *loop, const rd_kafka_message_t *message) {
+    return lane_find(loop, rd_kafka_topic_name(message->rkt), message->partition);
+}
+
+static void lanes_drop(po_loop *loop) {
+    pthread_mutex_lock(&loop->lock);
+    for (size_t i = 0; i < loop->n_lanes; i++) {
+        queue_done(&loop->lanes[i].held);
+        free(loop->lanes[i].topic);
+    }
+    free(loop->lanes);
+    loop->lanes = NULL;
+    loop->n_lanes = 0;
+    pthread_mutex_unlock(&loop->lock);
+    queue_drop(&loop->pending, loop->pending.n);
+}
+
+static void lanes_set(po_loop *loop, const rd_kafka_topic_partition_list_t *list) {
+    lanes_drop(loop);
+    if (list->cnt == 0)
+        return;
+    pthread_mutex_lock(&loop->lock);
+    loop->lanes = calloc((size_t)list->cnt, sizeof *loop->lanes);
+    if (!loop->lanes)
+        abort();
+    for (int i = 0; i < list->cnt; i++) {
+        lane *one = &loop->lanes[loop->n_lanes++];
+        *one = (lane){.partition = list->elems[i].partition, .next = -1};
+        if (!(one->topic = strdup(list->elems[i].topic)))
+            abort();
+    }
+    pthread_mutex_unlock(&loop->lock);
+}
+
+static void show_lanes(const po_loop *loop) {
+    double blocked = 0;
+    for (size_t i = 0; i < loop->n_lanes; i++)
+        blocked += loop->lanes[i].blocked;
+    po_gauge(po_meter.blocked, NULL, blocked);
+    po_gauge(po_meter.partitions, NULL, (double)loop->n_lanes);
+}
+
+// --- Pausing. Only lanes that have given a message: before that librdkafka may resume elsewhere than it was to
+// start. The others are paused by their first message.
+
+static void pause_lanes(po_loop *loop, bool pause, const lane *only) {
+    rd_kafka_topic_partition_list_t *list = rd_kafka_topic_partition_list_new(8);
+    for (size_t i = 0; i < loop->n_lanes; i++) {
+        const lane *one = &loop->lanes[i];
+        if (only ? one == only : one->seen && !one->blocked)
+            rd_kafka_topic_partition_list_add(list, one->topic, one->partition);
+    }
+    rd_kafka_resp_err_t code = RD_KAFKA_RESP_ERR_NO_ERROR;
+    if (list->cnt)
+        code = pause ? rd_kafka_pause_partitions(loop->kafka, list)
+                     : rd_kafka_resume_partitions(loop->kafka, list);
+    if (code)
+        po_log(PO_WARN, pause ? "pausing failed" : "resuming failed",
+               PO_TEXT("code", rd_kafka_err2name(code)));
+    rd_kafka_topic_partition_list_destroy(list);
+}
+
+static void resume(po_loop *loop) {
+    if (!loop->paused)
+        return;
+    loop->paused = false;
+    pause_lanes(loop, false, NULL);
+}
+
+// --- Membership
+
+static void commit_stored(po_loop *loop) {
+    rd_kafka_queue_t *answers = rd_kafka_queue_new(loop->kafka);
+    rd_kafka_resp_err_t code = rd_kafka_commit_queue(loop->kafka, NULL, answers, NULL, NULL);
+    if (!code) {
+        rd_kafka_event_t *answer = rd_kafka_queue_poll(answers, COMMIT_MS);
+        code = answer ? rd_kafka_event_error(answer) : RD_KAFKA_RESP_ERR__TIMED_OUT;
+        if (answer)
+            rd_kafka_event_destroy(answer);
+    }
+    rd_kafka_queue_destroy(answers);
+    if (code && code != RD_KAFKA_RESP_ERR__NO_OFFSET)
+        po_log(PO_WARN, "offsets not committed: their events come again and change nothing",
+               PO_TEXT("code", rd_kafka_err2name(code)));
+}
+
+static void on_rebalance(rd_kafka_t *kafka, rd_kafka_resp_err_t code,
+                         rd_kafka_topic_partition_list_t *list, void *opaque) {
+    po_loop *loop = opaque;
+    bool assigned = code == RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS;
+    bool lost = !assigned && rd_kafka_assignment_lost(kafka);
+    if (assigned) {
+        lanes_set(loop, list);
+    } else {
+        if (!lost && loop->n_lanes)
+            commit_stored(loop);
+        lanes_drop(loop);
+    }
+    show_lanes(loop);
+    rd_kafka_resp_err_t failed = rd_kafka_assign(kafka, assigned ? list : NULL);
+    if (failed)
+        po_log(PO_ERROR, "assignment refused", PO_TEXT("code", rd_kafka_err2name(failed)));
+    po_log(PO_INFO,
+           assigned ? "partitions assigned"
+           : lost   ? "partitions lost"
+                    : "partitions revoked",
+           PO_INT("partitions", list->cnt));
+}
+
+// --- Taking messages
+
+static void on_client_error(po_loop *loop, const rd_kafka_message_t *message) {
+    if (message->err == RD_KAFKA_RESP_ERR__FATAL)
+        loop->fatal = true;
+    int64_t now = po_mono_ms();
+    if (message->err == loop->last_error && now < loop->last_error_ms + SAME_ERROR_MS)
+        return;
+    loop->last_error = message->err;
+    loop->last_error_ms = now;
+    bool denied = message->err == RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED ||
+                  message->err == RD_KAFKA_RESP_ERR_GROUP_AUTHORIZATION_FAILED;
+    po_log(denied ? PO_ERROR : PO_WARN, "kafka says",
+           PO_TEXT("code", rd_kafka_err2name(message->err)),
+           PO_TEXT("error", rd_kafka_message_errstr(message)));
+}
+
+// False when nothing came in time.
+static bool take_one(po_loop *loop, int timeout_ms) {
+    rd_kafka_message_t *message = rd_kafka_consumer_poll(loop->kafka, timeout_ms);
+    if (!message)
+        return false;
+    lane *one = message->err ? NULL : lane_of(loop, message);
+    if (message->err)
+        on_client_error(loop, message);
+    if (!one) { // an error, or a partition that is no longer ours
+        rd_kafka_message_destroy(message);
+        return true;
+    }
+    bool first = !one->seen;
+    one->seen = true;
+    queue_push(one->blocked ? &one->held : &loop->pending, message);
+    if (first && loop->paused)
+        pause_lanes(loop, true, one);
+    return true;
+}
+
+static void fill(po_loop *loop) {
+    resume(loop);
+    if (!take_one(loop, IDLE_MS)) {
+        po_gauge(po_meter.lag, NULL, 0);
+        return;
+    }
+    int64_t until = po_mono_ms() + LINGER_MS;
+    while (loop->pending.n < loop->options.batch && !po_stopping()) {
+        int64_t left = until - po_mono_ms();
+        if (!take_one(loop, left > 0 ? (int)left : 0))
+            break;
+    }
+}
+
+static void show_lag(const rd_kafka_message_t *message) {
+    rd_kafka_timestamp_type_t type;
+    int64_t at_ms = rd_kafka_message_timestamp(message, &type);
+    if (type == RD_KAFKA_TIMESTAMP_NOT_AVAILABLE)
+        return;
+    int64_t age_ms = po_now_us() / 1000 - at_ms;
+    po_gauge(po_meter.lag, NULL, age_ms > 0 ? (double)age_ms / 1000 : 0);
+}
+
+// --- Applying messages
+
+static void store_offsets(po_loop *loop, rd_kafka_message_t **messages, size_t n) {
+    rd_kafka_topic_partition_list_t *list = rd_kafka_topic_partition_list_new(8);
+    pthread_mutex_lock(&loop->lock);
+    for (size_t i = 0; i < n; i++) {
+        lane *one = lane_of(loop, messages[i]);
+        if (!one)
+            continue;
+        one->next = messages[i]->offset + 1;
+        rd_kafka_topic_partition_t *row =
+            rd_kafka_topic_partition_list_find(list, one->topic, one->partition);
+        if (!row)
+            row = rd_kafka_topic_partition_list_add(list, one->topic, one->partition);
+        row->offset = one->next;
+    }
+    loop->last_commit_us = po_now_us();
+    pthread_mutex_unlock(&loop->lock);
+    // Refused for a partition that was lost meanwhile: its next owner has the events again.
+    rd_kafka_resp_err_t code = rd_kafka_offsets_store(loop->kafka, list);
+    if (code)
+        po_log(PO_WARN, "offset not stored", PO_TEXT("code", rd_kafka_err2name(code)));
+    rd_kafka_topic_partition_list_destroy(list);
+    po_gauge(po_meter.last_commit, NULL, (double)loop->last_commit_us / 1e6);
+}
+
+static void wait_over(po_loop *loop) {
+    loop->attempt = 0;
+    if (!loop->waiting_since_us)
+        return;
+    int64_t waited_ms = (po_now_us() - loop->waiting_since_us) / 1000;
+    po_log(PO_INFO, "going on", PO_TEXT("after", loop->waiting_for.code),
+           PO_INT("waited_ms", waited_ms));
+    pthread_mutex_lock(&loop->lock);
+    loop->waiting_since_us = 0;
+    pthread_mutex_unlock(&loop->lock);
+    po_gauge(po_meter.waiting, NULL, 0);
+    po_gauge(po_meter.alarm, NULL, 0);
+}
+
+static void applied(po_loop *loop, size_t n) {
+    store_offsets(loop, loop->pending.at, n);
+    show_lag(loop->pending.at[n - 1]);
+    queue_drop(&loop->pending, n);
+    wait_over(loop);
+    po_count(po_meter.batches, NULL, 1);
+    po_count(po_meter.batch_messages, NULL, (int64_t)n);
+}
+
+static bool is_alarm(const po_loop *loop, const po_err *err) {
+    return err->kind == PO_RETRY && loop->options.is_alarm && loop->options.is_alarm(err);
+}
+
+static void wait_noted(po_loop *loop, const po_err *err) {
+    bool alarm = is_alarm(loop, err);
+    bool other = strcmp(err->code, loop->waiting_for.code) != 0;
+    if (!loop->waiting_since_us || (alarm && other))
+        po_log_err(alarm ? PO_ERROR : PO_WARN, "waiting", err);
+    pthread_mutex_lock(&loop->lock);
+    if (!loop->waiting_since_us)
+        loop->waiting_since_us = po_now_us();
+    loop->waiting_for = *err;
+    pthread_mutex_unlock(&loop->lock);
+    po_gauge(po_meter.alarm, NULL, alarm);
+    if (loop->pending.n)
+        show_lag(loop->pending.at[0]);
+}
+
+// One backoff. A revocation meanwhile leaves nothing pending, which ends it.
+static void wait_out(po_loop *loop, const po_err *err) {
+    wait_noted(loop, err);
+    if (!loop->paused) {
+        loop->paused = true;
+        pause_lanes(loop, true, NULL);
+    }
+    int64_t until = po_mono_ms() + po_backoff_ms(loop->attempt, BACKOFF_MS, BACKOFF_CAP_MS);
+    if (loop->attempt < 16)
+        loop->attempt++;
+    int64_t left;
+    while (loop->pending.n && !po_stopping() && (left = until - po_mono_ms()) > 0) {
+        if (loop->options.beat)
+            po_beat_tick(loop->options.beat);
+        take_one(loop, left < IDLE_MS ? (int)left : IDLE_MS);
+        po_gauge(po_meter.waiting, NULL, (double)(po_now_us() - loop->waiting_since_us) / 1e6);
+    }
+}
+
+// --- Blocked lanes
+
+static void log_blocked(const lane *one) {
+    po_log_err(PO_ERROR, "partition blocked by an event that is refused", &one->why,
+               PO_TEXT("topic", one->topic), PO_INT("partition", one->partition),
+               PO_INT("offset", one->held.at[0]->offset));
+}
+
+// The first pending message was refused alone: it and all behind it in its partition step aside.
+static void block(po_loop *loop, const po_err *err) {
+    lane *one = lane_of(loop, loop->pending.at[0]);
+    pthread_mutex_lock(&loop->lock);
+    one->blocked = true;
+    one->blocked_since_us = po_now_us();
+    one->retry_at_ms = po_mono_ms() + loop->options.blocked_retry_ms;
+    one->why = *err;
+    size_t kept = 0;
+    for (size_t i = 0; i < loop->pending.n; i++) {
+        rd_kafka_message_t *message = loop->pending.at[i];
+        if (lane_of(loop, message) == one)
+            queue_push(&one->held, message);
+        else
+            loop->pending.at[kept++] = message;
+    }
+    loop->pending.n = kept;
+    pthread_mutex_unlock(&loop->lock);
+    pause_lanes(loop, true, one);
+    log_blocked(one);
+    show_lanes(loop);
+}
+
+static void unblock(po_loop *loop, lane *one) {
+    po_log(PO_INFO, "partition goes on", PO_TEXT("topic", one->topic),
+           PO_INT("partition", one->partition), PO_INT("offset", one->held.at[0]->offset));
+    store_offsets(loop, one->held.at, 1);
+    pthread_mutex_lock(&loop->lock);
+    for (size_t i = 1; i < one->held.n; i++)
+        queue_push(&loop->pending, one->held.at[i]);
+    one->held.n = 1;
+    queue_done(&one->held);
+    one->blocked = false;
+    pthread_mutex_unlock(&loop->lock);
+    pause_lanes(loop, false, one);
+    show_lanes(loop);
+}
+
+// Nothing is pending, so what a lane gives back keeps its order.
+static void retry_blocked(po_loop *loop) {
+    for (size_t i = 0; i < loop->n_lanes; i++) {
+        lane *one = &loop->lanes[i];
+        if (!one->blocked || po_mono_ms() < one->retry_at_ms)
+            continue;
+        po_err err = {0};
+        if (loop->options.run(loop->options.arg, one->held.at, 1, &err)) {
+            unblock(loop, one);
+            continue;
+        }
+        bool news = err.kind != PO_RETRY && strcmp(err.code, one->why.code) != 0;
+        pthread_mutex_lock(&loop->lock);
+        one->retry_at_ms = po_mono_ms() + loop->options.blocked_retry_ms;
+        one->why = err;
+        pthread_mutex_unlock(&loop->lock);
+        if (news)
+            log_blocked(one);
+    }
+}
+
+// --- Public
+
+static void drain(po_loop *loop) {
+    size_t take = loop->pending.n;
+    while (loop->pending.n) {
+        size_t n = take < loop->pending.n ? take : loop->pending.n;
+        if (n > loop->options.batch)
+            n = loop->options.batch;
+        po_err err = {0};
+        if (loop->options.beat)
+            po_beat_tick(loop->options.beat);
+        if (loop->options.run(loop->options.arg, loop->pending.at, n, &err)) {
+            applied(loop, n);
+            take = 2 * n;
+            continue;
+        }
+        po_count(po_meter.failures, po_kind_name(err.kind), 1);
+        if (err.kind == PO_RETRY || err.kind == PO_UNCERTAIN) {
+            if (po_stopping())
+                return;
+            wait_out(loop, &err);
+        } else if (n > 1) {
+            take = n / 2;
+        } else {
+            block(loop, &err);
+        }
+    }
+}
+
+bool po_loop_turn(po_loop *loop, po_err *err) {
+    if (loop->options.beat)
+        po_beat_tick(loop->options.beat);
+    retry_blocked(loop);
+    if (!loop->pending.n)
+        fill(loop);
+    drain(loop);
+    char text[256];
+    if (loop->fatal && rd_kafka_fatal_error(loop->kafka, text, sizeof text))
+        return po_fail(err, PO_RETRY, "_FATAL", "%s", text);
+    return true;
+}
+
+bool po_loop_open(const po_loop_options *options, rd_kafka_conf_t **conf, po_loop **ret_loop,
+                  po_err *err) {
+    po_loop *loop = calloc(1, sizeof *loop);
+    if (!loop)
+        abort();
+    loop->options = *options;
+    pthread_mutex_init(&loop->lock, NULL);
+    rd_kafka_conf_set_opaque(*conf, loop);
+    rd_kafka_conf_set_rebalance_cb(*conf, on_rebalance);
+    if (!po_kafka_open(RD_KAFKA_CONSUMER, conf, &loop->kafka, err)) {
+        po_loop_close(&loop);
+        return false;
+    }
+    rd_kafka_poll_set_consumer(loop->kafka);
+    *ret_loop = loop;
+    return true;
+}
+
+bool po_loop_join(po_loop *loop, po_err *err) {
+    rd_kafka_topic_partition_list_t *list = rd_kafka_topic_partition_list_new(2);
+    for (const char *const *topic = loop->options.topics; *topic; topic++)
+        rd_kafka_topic_partition_list_add(list, *topic, RD_KAFKA_PARTITION_UA);
+    rd_kafka_resp_err_t code = rd_kafka_subscribe(loop->kafka, list);
+    rd_kafka_topic_partition_list_destroy(list);
+    return code ? po_kafka_fail(err, code, "subscribing") : true;
+}
+
+static void leave_group(po_loop *loop) {
+    rd_kafka_queue_t *events = rd_kafka_queue_new(loop->kafka);
+    rd_kafka_error_t *failed = rd_kafka_consumer_close_queue(loop->kafka, events);
+    if (failed) {
+        po_log(PO_WARN, "closing failed", PO_TEXT("error", rd_kafka_error_string(failed)));
+        rd_kafka_error_destroy(failed);
+    }
+    int64_t until = po_mono_ms() + CLOSE_MS;
+    while (!rd_kafka_consumer_closed(loop->kafka) && po_mono_ms() < until)
+        rd_kafka_queue_poll_callback(events, IDLE_MS);
+    rd_kafka_queue_destroy(events);
+}
+
+void po_loop_close(po_loop **loop_ref) {
+    po_loop *loop = *loop_ref;
+    if (!loop)
+        return;
+    *loop_ref = NULL;
+    queue_done(&loop->pending);
+    if (loop->kafka) {
+        leave_group(loop);
+        // Destroying an open member would wait without limit; the process ends anyway.
+        if (!rd_kafka_consumer_closed(loop->kafka)) {
+            po_log(PO_WARN, "group not left in time; it notices by the session timeout");
+            return;
+        }
+        rd_kafka_destroy(loop->kafka);
+    }
+    lanes_drop(loop);
+    pthread_mutex_destroy(&loop->lock);
+    free(loop);
+}
+
+rd_kafka_t *po_loop_kafka(po_loop *loop) {
+    return loop->kafka;
+}
+
+static json_t *fault(const po_err *err, int64_t since_us) {
+    char since[PO_RFC3339_SIZE];
+    po_rfc3339(since_us, since);
+    return json_pack("{s:s,s:s,s:s,s:s}", "since", since, "kind", po_kind_name(err->kind), "code",
+                     err->code, "error", err->text);
+}
+
+json_t *po_loop_status(po_loop *loop) {
+    json_t *lanes = json_array(), *status = json_pack("{s:o}", "partitions", lanes);
+    pthread_mutex_lock(&loop->lock);
+    for (size_t i = 0; i < loop->n_lanes; i++) {
+        const lane *one = &loop->lanes[i];
+        json_t *row = json_pack("{s:s,s:i,s:I}", "topic", one->topic, "partition", one->partition,
+                                "next_offset", (json_int_t)one->next);
+        if (one->blocked)
+            json_object_set_new(row, "blocked", fault(&one->why, one->blocked_since_us));
+        json_array_append_new(lanes, row);
+    }
+    json_object_set_new(status, "waiting",
+                        loop->waiting_since_us ? fault(&loop->waiting_for, loop->waiting_since_us)
+                                               : json_null());
+    char at[PO_RFC3339_SIZE];
+    po_rfc3339(loop->last_commit_us, at);
+    json_object_set_new(status, "last_commit_at",
+                        loop->last_commit_us ? json_string(at) : json_null());
+    pthread_mutex_unlock(&loop->lock);
+    return status;
+}

@@ -1,0 +1,36 @@
+// At-least-once, in order per partition, nothing skipped: a Kafka group member that hands batches of messages to
+// `run` and stores their offsets only after it has said yes. It knows nothing of what a batch means.
+//
+// run's answers: true: applied. RETRY, UNCERTAIN: the same messages again after a backoff, without limit, all
+// partitions paused, polling meanwhile. REFUSED, BUG: the batch is halved down to one message; that one blocks its
+// partition (retried alone every blocked_retry_ms), the other partitions go on.
+#pragma once
+#include "kafka/kafka.h"
+#include "life/life.h"
+#include <jansson.h>
+
+typedef struct po_loop po_loop;
+
+typedef struct po_loop_options {
+    const char *const *topics; // ends with NULL
+    size_t batch;              // most messages in one run
+    int64_t blocked_retry_ms;
+    bool (*run)(void *arg, rd_kafka_message_t **messages, size_t n, po_err *err);
+    bool (*is_alarm)(const po_err *err); // a RETRY that someone must act on
+    void *arg;
+    po_beat *beat; // or NULL
+} po_loop_options;
+
+// `conf` is taken. The loop is used by one thread; only po_loop_status may come from others.
+PO_MUST_CHECK bool po_loop_open(const po_loop_options *options, rd_kafka_conf_t **conf,
+                                po_loop **ret_loop, po_err *err);
+PO_MUST_CHECK bool po_loop_join(po_loop *loop, po_err *err); // subscribes; then turn
+// The settings a member of this kind needs, for po_kafka_conf.
+extern const po_kafka_setting po_loop_settings[];
+// Polls once (≤ 100 ms when nothing comes) and applies what came; longer only while waiting, never once stopping.
+// False when librdkafka is beyond repair: the process has to start anew.
+PO_MUST_CHECK bool po_loop_turn(po_loop *loop, po_err *err);
+// Commits, leaves the group, frees; bounded by about 10 s, broker or not.
+void po_loop_close(po_loop **loop);
+rd_kafka_t *po_loop_kafka(po_loop *loop);
+json_t *po_loop_status(po_loop *loop); // new reference

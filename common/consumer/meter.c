@@ -1,0 +1,43 @@
+// The SDK's metrics, declared in one place with their help text.
+#include "consumer/meter.h"
+
+po_consumer_meter po_meter;
+
+void po_meter_declare(void) {
+    po_meter = (po_consumer_meter){
+        .events = po_metric_new(PO_COUNTER, "payonce_consumer_events_total",
+                                "Events handled, after COMMIT.", "type"),
+        .duplicates = po_metric_new(PO_COUNTER, "payonce_consumer_duplicates_total",
+                                    "Events that the inbox knew already.", NULL),
+        .ignored = po_metric_new(PO_COUNTER, "payonce_consumer_ignored_total",
+                                 "Events of a type without a handler.", NULL),
+        .conflicts =
+            po_metric_new(PO_COUNTER, "payonce_consumer_conflicts_total",
+                          "Events that say another thing under a known business key.", NULL),
+        .batches =
+            po_metric_new(PO_COUNTER, "payonce_consumer_batches_total", "Batches committed.", NULL),
+        .batch_messages =
+            po_metric_new(PO_COUNTER, "payonce_consumer_batch_messages_total",
+                          "Messages in committed batches; by batches: their size.", NULL),
+        .batch_time =
+            po_metric_new(PO_HISTOGRAM, "payonce_consumer_batch_seconds",
+                          "Time from the first statement of a batch to its COMMIT.", NULL),
+        .failures = po_metric_new(PO_COUNTER, "payonce_consumer_batch_failures_total",
+                                  "Batches that failed and were rolled back, by kind.", "kind"),
+        .lag = po_metric_new(PO_GAUGE, "payonce_consumer_lag_seconds",
+                             "Age of the oldest message in hand; 0 when there is none.", NULL),
+        .blocked = po_metric_new(PO_GAUGE, "payonce_consumer_blocked_partitions",
+                                 "Partitions that a refused event holds up.", NULL),
+        .waiting =
+            po_metric_new(PO_GAUGE, "payonce_consumer_waiting_seconds",
+                          "How long the consumer has been waiting for something it needs.", NULL),
+        .alarm = po_metric_new(PO_GAUGE, "payonce_consumer_deployment_fault",
+                               "1 while it waits for what only an operator mends.", NULL),
+        .partitions = po_metric_new(PO_GAUGE, "payonce_consumer_partitions",
+                                    "Partitions assigned to this member.", NULL),
+        .last_commit = po_metric_new(PO_GAUGE, "payonce_consumer_last_commit_timestamp_seconds",
+                                     "When a batch was last committed; 0: not yet.", NULL),
+        .pruned = po_metric_new(PO_COUNTER, "payonce_consumer_inbox_pruned_total",
+                                "Inbox rows deleted after the dedupe window.", NULL),
+    };
+}

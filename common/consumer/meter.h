@@ -1,0 +1,12 @@
+// What the SDK counts. The handles live as long as the process.
+#pragma once
+#include "metrics/metrics.h"
+
+typedef struct po_consumer_meter {
+    po_metric *events, *duplicates, *ignored, *conflicts;        // counted after COMMIT
+    po_metric *batches, *batch_messages, *batch_time, *failures; // of transactions
+    po_metric *lag, *blocked, *waiting, *alarm, *partitions, *last_commit, *pruned;
+} po_consumer_meter;
+
+extern po_consumer_meter po_meter;
+void po_meter_declare(void); // before threads start, once

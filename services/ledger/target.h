@@ -1,0 +1,11 @@
+// Where an order's money belongs, given its position: a pure function.
+#pragma once
+#include "event/event.h"
+
+// Minor units, all ≥ 0; net (on the clearing accounts) = revenue + customer_credit + suspense.
+typedef struct target {
+    int64_t net, revenue, customer_credit, suspense;
+} target;
+
+// REFUSED "position" when the amounts cannot be: negative, or refunded above received.
+PO_MUST_CHECK bool target_of(const po_payment_event *event, target *ret_target, po_err *err);
