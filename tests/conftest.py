@@ -4,7 +4,7 @@ for one test and ended after it. Tests share the stack, so each makes its ids fr
 import os
 import signal
 import uuid
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -94,7 +94,9 @@ def tag() -> str:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     used = getattr(item, "funcargs", {}).get("services")
     if report.failed and used is not None:

@@ -72,8 +72,8 @@ class Postgres:
             who = pwd.getpwnam(self._user)
             os.chown(self.folder, who.pw_uid, who.pw_gid)
         self.folder.chmod(0o700)
-        argv = [self._bin("initdb"), "--pgdata", self.folder / "data", "--username=postgres", "--auth=trust",
-                "--encoding=UTF8", "--locale=C.UTF-8", "--no-sync"]
+        argv = (self._bin("initdb"), "--pgdata", self.folder / "data", "--username=postgres",
+                "--auth=trust", "--encoding=UTF8", "--locale=C.UTF-8", "--no-sync")
         return process.start(argv, self.log, user=self._user, cwd=Path("/"))
 
     def launch(self) -> None:
@@ -405,7 +405,7 @@ class Stack:
             return
         log = self.scratch / f"migrate-{name}.log"
         env = {"PAYONCE_MIGRATE_DSN": (postgres or self.postgres).dsn(), "PAYONCE_DSN": ""}
-        argv = [self.programs / f"payonce-{name}", "migrate"]
+        argv = (self.programs / f"payonce-{name}", "migrate")
         process.finish(process.start(argv, log, env), log, f"payonce-{name} migrate")
 
     def env(self, name: str) -> dict[str, str]:
