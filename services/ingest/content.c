@@ -1,4 +1,5 @@
-// Rendering and hashing of what was read. States go by name: digests are kept longer than any enum's numbers.
+// Rendering and hashing of what was read. States go by name: digests are kept longer than any
+// enum's numbers.
 #include "content.h"
 #include "decide.h"
 #include <inttypes.h>

@@ -1,6 +1,7 @@
-// The content digest of an event (DESIGN: same or different): SHA-256 over what an adapter read, as netstrings
-// (`LENGTH:BYTES,`) one behind the other, so that no two contents render alike and the order of JSON keys, spaces
-// or fields nobody reads do not matter. Never over the observer's clock, a request id or our own alias.
+// The content digest of an event (DESIGN: same or different): SHA-256 over what an adapter read, as
+// netstrings (`LENGTH:BYTES,`) one behind the other, so that no two contents render alike and the
+// order of JSON keys, spaces or fields nobody reads do not matter. Never over the observer's clock,
+// a request id or our own alias.
 #pragma once
 #include "provider.h"
 
@@ -10,6 +11,7 @@ void content_put_i64(po_buf *content, int64_t value); // NO_AMOUNT as the empty 
 // Of a whole observation: type, object, references, order ids and facts.
 void content_digest(observation *observation, po_str object);
 
-// Turns a half-read observation into a quarantined one: what was read of its id and type stays, all else goes.
-// Its digest is the SHA-256 of the body, and so is its id where it has none of its own.
-void observation_quarantine(observation *observation, const char *problem, po_str body, po_arena *arena);
+// Turns a half-read observation into a quarantined one: what was read of its id and type stays, all
+// else goes. Its digest is the SHA-256 of the body, and so is its id where it has none of its own.
+void observation_quarantine(observation *observation, const char *problem, po_str body,
+                            po_arena *arena);

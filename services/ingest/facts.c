@@ -1,8 +1,8 @@
-// An order's facts, merged so that neither the order of arrival nor repetition matters: every field of a merged fact
-// is a maximum, a minimum or a union of what was stated about its key. A sorted array, searched by halves: an
-// order with ten thousand facts is merely slower.
+// An order's facts, merged so that neither the order of arrival nor repetition matters: every field
+// of a merged fact is a maximum, a minimum or a union of what was stated about its key. A sorted
+// array, searched by halves: an order with ten thousand facts is merely slower.
 #include "decide.h"
-#include "factkey.h"
+#include "evaluate.h"
 
 // Kinds sort by their names, as a database sorts the column.
 static int kind_order(fact_kind kind) {
@@ -21,26 +21,26 @@ static int kind_order(fact_kind kind) {
     return 5;
 }
 
-int fact_payment_cmp(const fact *a, po_str provider, po_str account, po_str payment) {
-    int order = po_str_cmp(a->provider, provider);
-    if (!order)
-        order = po_str_cmp(a->account, account);
-    if (!order)
-        order = kind_order(a->kind) - kind_order(FACT_PAYMENT);
-    return order ? order : po_str_cmp(a->object, payment);
+int fact_payment_cmp(const fact *f, po_str source, po_str alias, po_str payment) {
+    int c = po_str_cmp(f->provider, source);
+    if (!c)
+        c = po_str_cmp(f->account, alias);
+    if (!c)
+        c = kind_order(f->kind) - kind_order(FACT_PAYMENT);
+    return c ? c : po_str_cmp(f->object, payment);
 }
 
 static int key_cmp(const fact *a, const fact *b) {
-    int order = po_str_cmp(a->provider, b->provider);
-    if (!order)
-        order = po_str_cmp(a->account, b->account);
-    if (!order)
-        order = kind_order(a->kind) - kind_order(b->kind);
-    if (!order)
-        order = po_str_cmp(a->object, b->object);
-    if (!order)
-        order = strcmp(a->unit.currency, b->unit.currency);
-    return order ? order : (a->unit.exponent > b->unit.exponent) - (a->unit.exponent < b->unit.exponent);
+    int c = po_str_cmp(a->provider, b->provider);
+    if (!c)
+        c = po_str_cmp(a->account, b->account);
+    if (!c)
+        c = kind_order(a->kind) - kind_order(b->kind);
+    if (!c)
+        c = po_str_cmp(a->object, b->object);
+    if (!c)
+        c = strcmp(a->unit.currency, b->unit.currency);
+    return c ? c : (a->unit.exponent > b->unit.exponent) - (a->unit.exponent < b->unit.exponent);
 }
 
 void fact_set_init(fact_set *set, po_arena *arena) {
@@ -70,12 +70,12 @@ static size_t place_of(const fact_set *set, const fact *key, bool *ret_found) {
         return set->n;
     while (low < high) {
         size_t middle = low + (high - low) / 2;
-        int order = key_cmp(&set->facts[middle], key);
-        if (order < 0) {
+        int c = key_cmp(&set->facts[middle], key);
+        if (c < 0) {
             low = middle + 1;
         } else {
             high = middle;
-            *ret_found |= order == 0;
+            *ret_found |= c == 0;
         }
     }
     return low;
@@ -97,11 +97,11 @@ void fact_set_load(fact_set *set, const fact *loaded) {
         insert(set, at, loaded, false);
 }
 
-// The higher rank; of equal ranks the state that is later in the enum, so that SETTLED stands beside CANCELED in
-// either order of arrival (canceled_seen keeps the other one).
+// The higher rank; of equal ranks the state that is later in the enum, so that SETTLED stands
+// beside CANCELED in either order of arrival (canceled_seen keeps the other one).
 static int strength(const fact *a, const fact *b) {
-    int order = (a->rank > b->rank) - (a->rank < b->rank);
-    return order ? order : (int)(a->state > b->state) - (int)(a->state < b->state);
+    int c = (a->rank > b->rank) - (a->rank < b->rank);
+    return c ? c : (int)(a->state > b->state) - (int)(a->state < b->state);
 }
 
 static void merge_amount(fact *into, const fact *stated) {
@@ -120,12 +120,12 @@ static void merge_amount(fact *into, const fact *stated) {
 
 static fact merged(const fact *old, const fact *stated) {
     fact f = *old;
-    int order = strength(stated, old);
-    if (order > 0) {
+    int c = strength(stated, old);
+    if (c > 0) {
         f.state = stated->state;
         f.rank = stated->rank;
         f.at_us = stated->at_us;
-    } else if (order == 0 && stated->at_us < f.at_us) {
+    } else if (c == 0 && stated->at_us < f.at_us) {
         f.at_us = stated->at_us;
     }
     if (po_str_cmp(stated->payment, f.payment) > 0) // a known payment beats none
@@ -139,8 +139,9 @@ static fact merged(const fact *old, const fact *stated) {
 }
 
 static bool same(const fact *a, const fact *b) {
-    return a->state == b->state && a->rank == b->rank && a->at_us == b->at_us && a->amount == b->amount &&
-           a->amount_most == b->amount_most && a->discount == b->discount && a->canceled_seen == b->canceled_seen &&
+    return a->state == b->state && a->rank == b->rank && a->at_us == b->at_us &&
+           a->amount == b->amount && a->amount_most == b->amount_most &&
+           a->discount == b->discount && a->canceled_seen == b->canceled_seen &&
            a->waived == b->waived && po_str_eq(a->payment, b->payment);
 }
 
@@ -164,16 +165,16 @@ bool fact_set_merge(fact_set *set, const fact *stated) {
     return true;
 }
 
-bool fact_set_has_paid(const fact_set *set, po_str provider, po_str account, po_str payment) {
+bool fact_set_has_paid(const fact_set *set, po_str source, po_str alias, po_str payment) {
     size_t low = 0, high = set->n;
     while (low < high) {
         size_t middle = low + (high - low) / 2;
-        if (fact_payment_cmp(&set->facts[middle], provider, account, payment) < 0)
+        if (fact_payment_cmp(&set->facts[middle], source, alias, payment) < 0)
             low = middle + 1;
         else
             high = middle;
     }
-    for (; low < set->n && fact_payment_cmp(&set->facts[low], provider, account, payment) == 0; low++)
+    for (; low < set->n && fact_payment_cmp(&set->facts[low], source, alias, payment) == 0; low++)
         if (set->facts[low].state == STATE_PAID)
             return true;
     return false;

@@ -1,9 +1,10 @@
-// LND, by observation: a watcher or the reconciler looks at an invoice and posts what it saw, signed by the Standard
-// Webhooks scheme (docs/observations.md). Amounts are millisatoshi and stay so. ACCEPTED is not paid, and an
-// amount counts only with SETTLED: LND leaves amt_paid_msat on invoices whose HTLCs were held and then canceled.
+// LND, by observation: a watcher or the reconciler looks at an invoice and posts what it saw,
+// signed by the Standard Webhooks scheme (docs/observations.md). Amounts are millisatoshi and stay
+// so. ACCEPTED is not paid, and an amount counts only with SETTLED: LND leaves amt_paid_msat on
+// invoices whose HTLCs were held and then canceled.
 //
-// Two observers of one state say the same, so nothing that depends on the observer or on LND's own bookkeeping
-// (observed_at, add_index, settle_index) is part of the content.
+// Two observers of one state say the same, so nothing that depends on the observer or on LND's own
+// bookkeeping (observed_at, add_index, settle_index) is part of the content.
 #include "base/clock.h"
 #include "content.h"
 #include "json/json.h"
@@ -67,14 +68,15 @@ static bool read_signatures(po_str header, uint8_t (*candidates)[MAC_SIZE], size
 
 static bool read_message_id(po_str text, po_str *ret_id) {
     po_str id = po_str_trim(text);
-    if (!po_is_id(id, 255) || memchr(id.p, '.', id.n)) // a '.' would move the border of the signed parts
+    if (!po_is_id(id, 255) ||
+        memchr(id.p, '.', id.n)) // a '.' would move the border of the signed parts
         return false;
     *ret_id = id;
     return true;
 }
 
-static verify_result lightning_verify(const account *account, const header_value *headers, po_str body,
-                                      int64_t now_us) {
+static verify_result lightning_verify(const account *alias, const header_value *headers,
+                                      po_str body, int64_t now_us) {
     for (size_t i = 0; i < 3; i++) {
         verify_result there = header_once(headers[i]);
         if (there != VERIFY_OK)
@@ -89,7 +91,7 @@ static verify_result lightning_verify(const account *account, const header_value
         return VERIFY_MALFORMED;
     const po_str parts[] = {id, po_s("."), timestamp, po_s("."), body};
     unsigned same = 0;
-    for (const char *const *secret = account->secrets; *secret; secret++) {
+    for (const char *const *secret = alias->secrets; *secret; secret++) {
         uint8_t key[KEY_MAX], mac[MAC_SIZE];
         size_t n;
         if (read_secret(*secret, key, &n))
@@ -110,13 +112,16 @@ typedef struct invoice {
     int64_t observed_at_us;
 } invoice;
 
-static bool read_hash(const json_t *object, const char *key, bool needed, po_str *ret, po_err *err) {
+static bool read_hash(const json_t *object, const char *key, bool needed, po_str *ret,
+                      po_err *err) {
     uint8_t bytes[HASH_HEX / 2];
-    if (!(needed ? po_json_str(object, key, HASH_HEX, ret, err) : po_json_str_opt(object, key, HASH_HEX, ret, err)))
+    if (!(needed ? po_json_str(object, key, HASH_HEX, ret, err)
+                 : po_json_str_opt(object, key, HASH_HEX, ret, err)))
         return false;
     if (!needed && ret->n == 0)
         return true;
-    return po_unhex(*ret, bytes, sizeof bytes) || po_fail(err, PO_REFUSED, "hash", "%s is not 64 hex digits", key);
+    return po_unhex(*ret, bytes, sizeof bytes) ||
+           po_fail(err, PO_REFUSED, "hash", "%s is not 64 hex digits", key);
 }
 
 // 0 stands for missing, as in LND's own JSON.
@@ -144,7 +149,8 @@ static bool read_invoice(const json_t *root, invoice *in, po_err *err) {
     if (!po_str_is(kind, "invoice"))
         return po_fail(err, PO_REFUSED, "kind", "not an invoice");
     const json_t *object = po_json_object(root, "object");
-    if (!po_json_id(root, "profile", &in->profile, err) || !po_json_str(root, "observed_at", 64, &observed, err) ||
+    if (!po_json_id(root, "profile", &in->profile, err) ||
+        !po_json_str(root, "observed_at", 64, &observed, err) ||
         !po_json_id(object, "state", &in->state, err) ||
         !read_hash(object, "payment_hash", true, &in->hash, err) ||
         !read_hash(object, "set_id", false, &in->set_id, err) || !read_amount(object, in, err) ||
@@ -156,7 +162,8 @@ static bool read_invoice(const json_t *root, invoice *in, po_err *err) {
     return in->creation_date > 0 || po_fail(err, PO_REFUSED, "json_missing", "creation_date");
 }
 
-// The input that the observation's id derives from as well: docs/observations.md states it field by field.
+// The input that the observation's id derives from as well: docs/observations.md states it field by
+// field.
 static void invoice_digest(const invoice *in, uint8_t out[32]) {
     po_buf content = {0};
     content_put(&content, po_s("payonce.invoice.1"));
@@ -171,8 +178,10 @@ static void invoice_digest(const invoice *in, uint8_t out[32]) {
     po_buf_done(&content);
 }
 
-// The time of the fact is LND's own, so that it is the same whoever looked: settle_date, else creation_date.
-static void state_invoice(const account *account, const invoice *in, po_arena *arena, observation *o) {
+// The time of the fact is LND's own, so that it is the same whoever looked: settle_date, else
+// creation_date.
+static void state_invoice(const account *alias, const invoice *in, po_arena *arena,
+                          observation *o) {
     po_str hash = po_str_copy(arena, in->hash);
     po_str payment = hash;
     if (in->set_id.n)
@@ -185,10 +194,11 @@ static void state_invoice(const account *account, const invoice *in, po_arena *a
     o->occurred_at_us = settled ? at_us : in->observed_at_us;
     o->profile = po_str_copy(arena, in->profile);
     // An AMP invoice is paid once per set: its hash leads to the order, and to no single payment.
-    o->refs[o->n_refs++] = (reference){po_s("payment_hash"), hash, in->set_id.n ? (po_str){0} : payment};
+    o->refs[o->n_refs++] =
+        (reference){po_s("payment_hash"), hash, in->set_id.n ? (po_str){0} : payment};
     o->facts[o->n_facts++] = (fact){.kind = FACT_PAYMENT,
                                     .provider = po_s("lightning"),
-                                    .account = po_s(account->alias),
+                                    .account = po_s(alias->alias),
                                     .object = payment,
                                     .unit = {.currency = "BTC", .exponent = 11},
                                     .state = w->state,
@@ -200,8 +210,8 @@ static void state_invoice(const account *account, const invoice *in, po_arena *a
     invoice_digest(in, o->digest);
 }
 
-static void lightning_read(const account *account, const header_value *headers, po_str body, po_arena *arena,
-                           observation *ret_observation) {
+static void lightning_read(const account *alias, const header_value *headers, po_str body,
+                           po_arena *arena, observation *ret_observation) {
     observation *o = ret_observation;
     *o = (observation){0};
     po_err err = {0};
@@ -212,7 +222,7 @@ static void lightning_read(const account *account, const header_value *headers, 
         o->event_id = po_str_copy(arena, id);
     bool ok = o->event_id.n > 0 || po_fail(&err, PO_REFUSED, "webhook_id", "unreadable");
     if (ok && po_json_parse(body, &root, &err) && read_invoice(root, &in, &err))
-        state_invoice(account, &in, arena, o);
+        state_invoice(alias, &in, arena, o);
     else
         observation_quarantine(o, err.code, body, arena);
     json_decref(root);

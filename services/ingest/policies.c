@@ -10,10 +10,16 @@ static bool lightning_unit(po_str currency, po_unit *ret_unit) {
     return true;
 }
 
-static const policy stripe_v1 = {
-    .name = "stripe-v1", .version = 1, .provider = "stripe", .unit = stripe_unit, .words = stripe_words};
-static const policy lightning_v1 = {
-    .name = "lightning-v1", .version = 1, .provider = "lightning", .unit = lightning_unit, .words = lightning_words};
+static const policy stripe_v1 = {.name = "stripe-v1",
+                                 .version = 1,
+                                 .provider = "stripe",
+                                 .unit = stripe_unit,
+                                 .words = stripe_words};
+static const policy lightning_v1 = {.name = "lightning-v1",
+                                    .version = 1,
+                                    .provider = "lightning",
+                                    .unit = lightning_unit,
+                                    .words = lightning_words};
 
 const policy *const policies[] = {&stripe_v1, &lightning_v1, NULL};
 

@@ -1,5 +1,5 @@
-// Strictness here means one reading only: whatever two implementations could understand differently is refused,
-// and what is compared is compared whole.
+// Strictness here means one reading only: whatever two implementations could understand differently
+// is refused, and what is compared is compared whole.
 #include "signature.h"
 #include "base/clock.h"
 #include <openssl/core_names.h>
@@ -8,7 +8,8 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-// Fetching an algorithm searches OpenSSL's providers under a lock; a constant handle spares every request that.
+// Fetching an algorithm searches OpenSSL's providers under a lock; a constant handle spares every
+// request that.
 static EVP_MAC *hmac;
 static pthread_once_t hmac_once = PTHREAD_ONCE_INIT;
 
@@ -33,7 +34,8 @@ void hmac_sha256(po_str key, const po_str *parts, size_t n_parts, uint8_t out[MA
     EVP_MAC_CTX_free(ctx);
 }
 
-bool signature_matches(const uint8_t mac[MAC_SIZE], const uint8_t (*candidates)[MAC_SIZE], size_t n_candidates) {
+bool signature_matches(const uint8_t mac[MAC_SIZE], const uint8_t (*candidates)[MAC_SIZE],
+                       size_t n_candidates) {
     unsigned same = 0;
     for (size_t i = 0; i < n_candidates; i++)
         same |= CRYPTO_memcmp(mac, candidates[i], MAC_SIZE) == 0;
@@ -66,7 +68,8 @@ static int base64_digit(char c) {
 bool base64_read(po_str text, uint8_t *out, size_t cap, size_t *ret_n) {
     if (text.n == 0 || text.n % 4 != 0)
         return false;
-    size_t pad = (text.p[text.n - 1] == '=') + (size_t)(text.p[text.n - 1] == '=' && text.p[text.n - 2] == '=');
+    size_t pad = (text.p[text.n - 1] == '=') +
+                 (size_t)(text.p[text.n - 1] == '=' && text.p[text.n - 2] == '=');
     size_t n = text.n / 4 * 3 - pad;
     if (n > cap)
         return false;
@@ -92,5 +95,6 @@ bool base64_read(po_str text, uint8_t *out, size_t cap, size_t *ret_n) {
 verify_result header_once(header_value header) {
     if (header.count == 0 || (header.count == 1 && po_str_trim(header.value).n == 0))
         return VERIFY_MISSING;
-    return header.count == 1 && header.value.n <= SIGNATURE_HEADER_MAX ? VERIFY_OK : VERIFY_MALFORMED;
+    return header.count == 1 && header.value.n <= SIGNATURE_HEADER_MAX ? VERIFY_OK
+                                                                       : VERIFY_MALFORMED;
 }

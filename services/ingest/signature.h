@@ -1,5 +1,6 @@
-// What the verify() functions of providers share: HMAC-SHA256, comparison in constant time, strict base64, the
-// time window. Pure; any thread; a MAC that cannot be computed aborts, for it must never read as "no match needed".
+// What the verify() functions of providers share: HMAC-SHA256, comparison in constant time, strict
+// base64, the time window. Pure; any thread; a MAC that cannot be computed aborts, for it must
+// never read as "no match needed".
 #pragma once
 #include "provider.h"
 
@@ -11,13 +12,16 @@
 void hmac_sha256(po_str key, const po_str *parts, size_t n_parts, uint8_t out[MAC_SIZE]);
 
 // True when any candidate is the MAC; looks at all of them, whatever it finds.
-bool signature_matches(const uint8_t mac[MAC_SIZE], const uint8_t (*candidates)[MAC_SIZE], size_t n_candidates);
+bool signature_matches(const uint8_t mac[MAC_SIZE], const uint8_t (*candidates)[MAC_SIZE],
+                       size_t n_candidates);
 
-// Unix seconds, 1–19 digits without a leading 0: text and number say the same, so the text itself can be signed.
+// Unix seconds, 1–19 digits without a leading 0: text and number say the same, so the text itself
+// can be signed.
 PO_MUST_CHECK bool timestamp_read(po_str text, int64_t *ret_seconds);
 bool timestamp_fresh(int64_t seconds, int64_t now_us);
 
-// Canonical base64 (RFC 4648 §4, padded, no spaces, unused bits zero); false otherwise or above cap.
+// Canonical base64 (RFC 4648 §4, padded, no spaces, unused bits zero); false otherwise or above
+// cap.
 PO_MUST_CHECK bool base64_read(po_str text, uint8_t *out, size_t cap, size_t *ret_n);
 
 // VERIFY_OK for a header that is there once; an empty value counts as missing.

@@ -1,9 +1,10 @@
-// Stripe, one-off payments by checkout session. Session events state the money; payment_intent and charge events
-// only teach which ids belong together, so that one purchase, told in three types of event, counts once. Refunds
-// are told twice too: by their own id, and as a charge's running total.
+// Stripe, one-off payments by checkout session. Session events state the money; payment_intent and
+// charge events only teach which ids belong together, so that one purchase, told in three types of
+// event, counts once. Refunds are told twice too: by their own id, and as a charge's running total.
 //
-// A payment is keyed by its payment_intent, or by the session where there is none (a waived payment). What cannot
-// be read is quarantined, never guessed: an amount is an integer token, an id is printable ASCII.
+// A payment is keyed by its payment_intent, or by the session where there is none (a waived
+// payment). What cannot be read is quarantined, never guessed: an amount is an integer token, an id
+// is printable ASCII.
 #include "base/clock.h"
 #include "content.h"
 #include "json/json.h"
@@ -19,11 +20,13 @@ const word stripe_words[] = {
      "nothing was due: counts by the discount rule"},
     {"checkout.session.completed", "unpaid", STATE_PENDING, 1, false,
      "a delayed method: neither paid nor failed until async_payment_* says"},
-    {"checkout.session.async_payment_succeeded", "paid", STATE_PAID, 4, false, "the delayed money came"},
+    {"checkout.session.async_payment_succeeded", "paid", STATE_PAID, 4, false,
+     "the delayed money came"},
     {"checkout.session.async_payment_failed", "*", STATE_FAILED, 2, false,
      "the delayed money did not come; another attempt may"},
     {"checkout.session.expired", "*", STATE_EXPIRED, 3, false, "nobody paid in the session's time"},
-    {"refund.failed", "*", STATE_FAILED, 3, false, "the money came back to us: the refund is undone"},
+    {"refund.failed", "*", STATE_FAILED, 3, false,
+     "the money came back to us: the refund is undone"},
     {"refund.*", "succeeded", STATE_PAID, 2, false, "the money went back to the customer"},
     {"refund.*", "failed", STATE_FAILED, 3, false, "a failed refund is undone, also after success"},
     {"refund.*", "canceled", STATE_FAILED, 3, false, "a canceled refund never moved money"},
@@ -46,7 +49,8 @@ typedef struct stripe_signature {
 static bool is_key(po_str key) {
     for (size_t i = 0; i < key.n; i++) {
         char c = key.p[i];
-        if (!((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_'))
+        if (!((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+              c == '_'))
             return false;
     }
     return key.n > 0;
@@ -84,7 +88,8 @@ static bool read_signature(po_str header, stripe_signature *s) {
     }
 }
 
-static verify_result stripe_verify(const account *account, const header_value *headers, po_str body, int64_t now_us) {
+static verify_result stripe_verify(const account *alias, const header_value *headers, po_str body,
+                                   int64_t now_us) {
     verify_result there = header_once(headers[0]);
     if (there != VERIFY_OK)
         return there;
@@ -93,7 +98,7 @@ static verify_result stripe_verify(const account *account, const header_value *h
         return VERIFY_MALFORMED;
     const po_str parts[] = {s.t, po_s("."), body};
     unsigned same = 0;
-    for (const char *const *secret = account->secrets; *secret; secret++) {
+    for (const char *const *secret = alias->secrets; *secret; secret++) {
         uint8_t mac[MAC_SIZE];
         if (!**secret) // anyone can sign with the empty key
             continue;
@@ -135,7 +140,8 @@ static bool get_id_opt(reading *r, const json_t *object, const char *key, po_str
     return keep(r, po_json_id_opt(object, key, ret, &r->err), ret);
 }
 
-// What a visitor or a shop may have written: what is no id cannot be one of ours, and is no reason to quarantine.
+// What a visitor or a shop may have written: what is no id cannot be one of ours, and is no reason
+// to quarantine.
 static po_str lenient_id(reading *r, const json_t *object, const char *key) {
     const json_t *value = json_object_get(object, key);
     if (!json_is_string(value) || po_json_decimal(value))
@@ -169,7 +175,8 @@ static bool get_unit(reading *r, po_unit *ret) {
     po_str currency = {0};
     if (!po_json_str(r->object, "currency", 8, &currency, &r->err))
         return false;
-    return stripe_unit(currency, ret) || po_fail(&r->err, PO_REFUSED, "currency", "not three letters");
+    return stripe_unit(currency, ret) ||
+           po_fail(&r->err, PO_REFUSED, "currency", "not three letters");
 }
 
 static void teach(reading *r, const char *kind, po_str value, po_str payment) {
@@ -210,7 +217,8 @@ static bool read_session_money(reading *r, fact *f) {
     if (!get_amount_opt(r, r->object, "amount_total", &f->amount))
         return false;
     f->amount_most = f->amount;
-    return get_amount_opt(r, po_json_object(r->object, "total_details"), "amount_discount", &f->discount);
+    return get_amount_opt(r, po_json_object(r->object, "total_details"), "amount_discount",
+                          &f->discount);
 }
 
 static bool read_session(reading *r) {
@@ -226,7 +234,8 @@ static bool read_session(reading *r) {
     teach(r, "payment_intent", intent, payment);
     r->o->client_reference = lenient_id(r, r->object, "client_reference_id");
     fact *f = state(r, FACT_PAYMENT, payment, (po_str){0});
-    state_word(f, word_find(stripe_words, po_str_is(mode, "payment") ? r->o->type : (po_str){0}, status));
+    state_word(
+        f, word_find(stripe_words, po_str_is(mode, "payment") ? r->o->type : (po_str){0}, status));
     return read_session_money(r, f);
 }
 
@@ -260,7 +269,8 @@ static bool read_refund_total(reading *r) {
     if (total < 0)
         return po_fail(&r->err, PO_REFUSED, "amount_negative", "amount_refunded");
     const reference *charge = &r->o->refs[r->o->n_refs - 1];
-    po_str object = po_s(po_printf(r->arena, "%.*s:%lld", (int)charge->value.n, charge->value.p, (long long)total));
+    po_str object = po_s(
+        po_printf(r->arena, "%.*s:%lld", (int)charge->value.n, charge->value.p, (long long)total));
     fact *f = state(r, FACT_REFUND_TOTAL, object, charge->payment);
     f->state = STATE_PAID;
     f->amount = f->amount_most = total;
@@ -275,14 +285,17 @@ static bool read_refund(reading *r) {
         !po_json_str_opt(r->object, "status", 64, &status, &r->err))
         return false;
     if (!intent.n && !charge.n)
-        return po_fail(&r->err, PO_REFUSED, "refund_without_payment", "neither payment_intent nor charge");
+        return po_fail(&r->err, PO_REFUSED, "refund_without_payment",
+                       "neither payment_intent nor charge");
     teach(r, "payment_intent", intent, intent);
     teach(r, "charge", charge, intent);
     fact *f = state(r, FACT_REFUND, id, intent);
     // The older name of refund.updated speaks of the same object.
-    po_str type = po_str_is(r->o->type, "charge.refund.updated") ? po_s("refund.updated") : r->o->type;
+    po_str type =
+        po_str_is(r->o->type, "charge.refund.updated") ? po_s("refund.updated") : r->o->type;
     state_word(f, word_find(stripe_words, type, status));
-    if (!po_json_i64(r->object, "amount", &f->amount, &r->err) || !get_seconds(r, r->object, "created", &f->at_us))
+    if (!po_json_i64(r->object, "amount", &f->amount, &r->err) ||
+        !get_seconds(r, r->object, "created", &f->at_us))
         return false;
     if (f->amount < 0)
         return po_fail(&r->err, PO_REFUSED, "amount_negative", "amount");
@@ -332,8 +345,9 @@ static bool read_object(reading *r) {
     return ignore(r);
 }
 
-// Test and live never meet, nor do two accounts. Such an event is not read further, and its prefixed id keeps it
-// from taking the place of one of ours in the log. `account` is there only on events of connected accounts.
+// Test and live never meet, nor do two accounts. Such an event is not read further, and its
+// prefixed id keeps it from taking the place of one of ours in the log. `account` is there only on
+// events of connected accounts.
 static bool set_apart(reading *r, const char *problem) {
     observation *o = r->o;
     o->disposition = OBS_FOREIGN;
@@ -350,26 +364,29 @@ static bool read_event(reading *r, const json_t *root) {
         !po_json_str(root, "object", 64, &kind, &r->err))
         return false;
     if (!po_str_is(kind, "event")) // a thin event names no state; its snapshot twin does
-        return po_fail(&r->err, PO_REFUSED, po_str_is(kind, "v2.core.event") ? "thin_event" : "not_an_event", "object");
+        return po_fail(&r->err, PO_REFUSED,
+                       po_str_is(kind, "v2.core.event") ? "thin_event" : "not_an_event", "object");
     if (!json_is_boolean(json_object_get(root, "livemode")))
         return po_fail(&r->err, PO_REFUSED, "livemode", "which mode the event is of");
-    if (!get_seconds(r, root, "created", &o->occurred_at_us) || !get_id_opt(r, root, "account", &from) ||
+    if (!get_seconds(r, root, "created", &o->occurred_at_us) ||
+        !get_id_opt(r, root, "account", &from) ||
         !po_json_bool_opt(root, "livemode", &live, &r->err))
         return false;
     r->object = po_json_object(po_json_object(root, "data"), "object");
     o->order_id = lenient_id(r, po_json_object(r->object, "metadata"), "order_id");
-    bool ok = live != r->account->live                                             ? set_apart(r, "mode")
-              : r->account->id && from.n && !po_str_is(from, r->account->id) ? set_apart(r, "account")
-                                                                                   : read_object(r);
+    bool ok = live != r->account->live ? set_apart(r, "mode")
+              : r->account->id && from.n && !po_str_is(from, r->account->id)
+                  ? set_apart(r, "account")
+                  : read_object(r);
     content_digest(o, lenient_id(r, r->object, "id"));
     return ok;
 }
 
-static void stripe_read(const account *account, const header_value *headers, po_str body, po_arena *arena,
-                        observation *ret_observation) {
+static void stripe_read(const account *alias, const header_value *headers, po_str body,
+                        po_arena *arena, observation *ret_observation) {
     (void)headers;
     *ret_observation = (observation){0};
-    reading r = {.account = account, .arena = arena, .o = ret_observation};
+    reading r = {.account = alias, .arena = arena, .o = ret_observation};
     json_t *root = NULL;
     if (!po_json_parse(body, &root, &r.err) || !read_event(&r, root))
         observation_quarantine(ret_observation, r.err.code, body, arena);
@@ -378,7 +395,8 @@ static void stripe_read(const account *account, const header_value *headers, po_
 
 // --- Units
 
-// Exponents as Stripe counts them, where they are not 2. ISK and UGX have no minor unit, yet Stripe sends them × 100.
+// Exponents as Stripe counts them, where they are not 2. ISK and UGX have no minor unit, yet Stripe
+// sends them × 100.
 static const char zero_decimal[][4] = {"BIF", "CLP", "DJF", "GNF", "JPY", "KMF", "KRW", "MGA",
                                        "PYG", "RWF", "VND", "VUV", "XAF", "XOF", "XPF"};
 static const char three_decimal[][4] = {"BHD", "JOD", "KWD", "OMR", "TND"};

@@ -1,0 +1,353 @@
+// The position of an order, from scratch, out of all its facts. Three steps: the facts about each
+// payment are folded into one payment (two amounts of it count as the smaller, and are a
+// contradiction); the payments and refunds are walked by the provider's own times, to learn whether
+// received − refunded reached due at some moment; what was seen on the way, as a set of signs,
+// meets the table of rules. Sums are 128 bits wide, so that no multiset of 64-bit amounts overflows
+// them; a total that does not fit 64 bits is a sign like any other.
+#include "evaluate.h"
+#include <stdlib.h>
+
+enum sign {
+    SIGN_OVERFLOW = 1 << 0,
+    SIGN_CONTRADICTION = 1 << 1,
+    SIGN_PAID_AFTER_CANCEL = 1 << 2,
+    SIGN_FOREIGN_CURRENCY = 1 << 3,
+    SIGN_FOREIGN_PROFILE = 1 << 4,
+    SIGN_FOREIGN_ACCOUNT = 1 << 5,
+    SIGN_ROUTE_CONFLICT = 1 << 6,
+    SIGN_MISMATCH = 1 << 7,
+    SIGN_REACHED = 1 << 8,
+    SIGN_AMOUNT_MISSING = 1 << 9,
+    SIGN_REACHED_LESS = 1 << 10,
+    SIGN_PAID = 1 << 11,
+    SIGN_SHOP_CANCEL = 1 << 12,
+    SIGN_PENDING = 1 << 13,
+    SIGN_FAILED = 1 << 14,
+    SIGN_CANCELED = 1 << 15,
+    SIGN_EXPIRED = 1 << 16,
+    SIGN_UNSUPPORTED = 1 << 17,
+    SIGN_EXPIRY = 1 << 18,
+};
+
+const rule rules[] = {
+    {SIGN_OVERFLOW, ORDER_REVIEW, VERDICT_INCONSISTENT, "overflow",
+     "amounts beyond 64 bits: a person looks"},
+    {SIGN_CONTRADICTION, ORDER_REVIEW, VERDICT_INCONSISTENT, "contradiction",
+     "two final values of one payment cannot both be true, whichever came last"},
+    {SIGN_PAID_AFTER_CANCEL, ORDER_REVIEW, VERDICT_INCONSISTENT, "paid_after_cancel",
+     "the shop had canceled: money for it is a person's case"},
+    {SIGN_FOREIGN_CURRENCY, ORDER_REVIEW, VERDICT_INCONSISTENT, "foreign_currency",
+     "paid or refunded in a currency the order is not in: counts 0"},
+    {SIGN_FOREIGN_PROFILE, ORDER_REVIEW, VERDICT_INCONSISTENT, "foreign_profile",
+     "another node's invoice: its money is not the order's"},
+    {SIGN_FOREIGN_ACCOUNT, ORDER_REVIEW, VERDICT_INCONSISTENT, "foreign_account",
+     "an account that may not pay this order: no money moved"},
+    {SIGN_ROUTE_CONFLICT, ORDER_REVIEW, VERDICT_INCONSISTENT, "route_conflict",
+     "one event, two routes, two orders: no money moved"},
+    {SIGN_MISMATCH, ORDER_REVIEW, VERDICT_INCONSISTENT, "mismatch",
+     "evidence against the order, of an unlisted kind"},
+    {SIGN_REACHED, ORDER_PAID, VERDICT_QUALIFIED, "",
+     "received − refunded reached due at some moment; later refunds do not undo that"},
+    {SIGN_AMOUNT_MISSING, ORDER_REVIEW, VERDICT_INCONSISTENT, "amount_missing",
+     "paid, but nobody said how much: the amount may follow"},
+    {SIGN_REACHED_LESS, ORDER_REVIEW, VERDICT_UNDERPAID, "discount_not_allowed",
+     "short only by a discount the order does not allow"},
+    {SIGN_PAID, ORDER_REVIEW, VERDICT_UNDERPAID, "underpaid", "paid, but never as much as is due"},
+    {SIGN_SHOP_CANCEL, ORDER_CANCELED, VERDICT_CANCELED, "canceled_by_shop",
+     "the shop canceled, no money came"},
+    {SIGN_PENDING, ORDER_OPEN, VERDICT_PENDING, "", "a payment is on its way or held: not paid"},
+    {SIGN_FAILED, ORDER_OPEN, VERDICT_FAILED, "", "an attempt failed; another may follow"},
+    {SIGN_CANCELED, ORDER_CANCELED, VERDICT_CANCELED, "canceled",
+     "the provider canceled every payment"},
+    {SIGN_EXPIRED, ORDER_CANCELED, VERDICT_CANCELED, "expired", "the provider's session ran out"},
+    {SIGN_UNSUPPORTED, ORDER_OPEN, VERDICT_UNSUPPORTED, "",
+     "a state this policy has no word for: visible, never paid"},
+    {SIGN_EXPIRY, ORDER_CANCELED, VERDICT_CANCELED, "expired",
+     "the order's own time ran out; money may still qualify it"},
+    {0, ORDER_OPEN, VERDICT_NONE, "", "no fact yet"},
+};
+
+static const struct {
+    const char *object;
+    unsigned sign;
+} mismatches[] = {
+    {"foreign_profile", SIGN_FOREIGN_PROFILE},
+    {"foreign_account", SIGN_FOREIGN_ACCOUNT},
+    {"route_conflict", SIGN_ROUTE_CONFLICT},
+};
+
+// One payment, folded from its PAID facts, and how far the walk has come with its refunds.
+typedef struct payment {
+    const fact *first; // provider, account and payment key
+    int64_t amount;    // in the order's unit
+    int64_t at_us;
+    bool counted; // a known amount in the order's currency
+    bool arrived;
+    __int128 succeeded, failed;
+    int64_t total;    // the provider's largest cumulative amount
+    int64_t refunded; // what the walk has subtracted so far
+} payment;
+
+typedef struct moment {
+    int64_t at_us;
+    bool refund; // payments first on a tie
+    payment *payment;
+    const fact *fact;
+    int64_t amount;
+} moment;
+
+typedef struct evaluation {
+    const order *order;
+    unsigned signs;
+    payment *payments;
+    size_t n_payments;
+    moment *moments;
+    size_t n_moments;
+    __int128 received;
+    int64_t discount; // the largest stated
+    bool late;
+} evaluation;
+
+// An amount in the order's unit: exact from the same or a coarser unit of its currency, otherwise
+// it is foreign.
+static bool convert(evaluation *e, const fact *f, int64_t amount, int64_t *ret) {
+    po_unit unit = e->order->price.unit;
+    po_money money = {amount, f->unit};
+    if (strcmp(f->unit.currency, unit.currency) != 0 || f->unit.exponent > unit.exponent)
+        return false;
+    if (!po_money_rescale(money, unit.exponent, &money, NULL)) {
+        e->signs |= SIGN_OVERFLOW;
+        money.minor = INT64_MAX;
+    }
+    *ret = money.minor;
+    return true;
+}
+
+static unsigned state_sign(fact_state state) {
+    switch (state) {
+    case STATE_PENDING:
+    case STATE_HELD:
+        return SIGN_PENDING;
+    case STATE_FAILED:
+        return SIGN_FAILED;
+    case STATE_EXPIRED:
+        return SIGN_EXPIRED;
+    case STATE_CANCELED:
+        return SIGN_CANCELED;
+    case STATE_PAID:
+        return SIGN_PAID;
+    case STATE_UNSUPPORTED:
+        break;
+    }
+    return SIGN_UNSUPPORTED;
+}
+
+// Adds one PAID fact to its payment: a second one (of another unit) must say the same.
+static void fold_paid(evaluation *e, payment *p, const fact *f, bool again) {
+    int64_t amount = 0;
+    bool ours = convert(e, f, f->amount < 0 ? 0 : f->amount, &amount);
+    if (!ours)
+        e->signs |= SIGN_FOREIGN_CURRENCY;
+    if (f->canceled_seen || f->amount != f->amount_most ||
+        (again && (!ours || !p->counted || amount != p->amount)))
+        e->signs |= SIGN_CONTRADICTION;
+    if (f->amount < 0)
+        e->signs |= SIGN_AMOUNT_MISSING;
+    if (!ours || f->amount < 0)
+        return;
+    p->amount = p->counted && p->amount < amount ? p->amount : amount;
+    p->at_us = p->counted && p->at_us < f->at_us ? p->at_us : f->at_us;
+    p->counted = true;
+}
+
+static bool same_payment(const fact *a, const fact *b) {
+    return fact_payment_cmp(a, b->provider, b->account, b->object) == 0;
+}
+
+static void fold_payments(evaluation *e, const fact_set *set) {
+    const fact *last_paid = NULL;
+    for (size_t i = 0; i < set->n; i++) {
+        const fact *f = &set->facts[i];
+        if (f->kind != FACT_PAYMENT)
+            continue;
+        e->signs |= state_sign(f->state);
+        if (f->state != STATE_PAID)
+            continue;
+        bool again = last_paid && same_payment(last_paid, f);
+        if (!again)
+            e->payments[e->n_payments++] = (payment){.first = f};
+        fold_paid(e, &e->payments[e->n_payments - 1], f, again);
+        last_paid = f;
+    }
+    for (size_t i = 0; i < e->n_payments; i++) {
+        payment *p = &e->payments[i];
+        if (!p->counted)
+            continue;
+        e->received += p->amount;
+        e->late |= e->order->expires_at_us != 0 && p->at_us > e->order->expires_at_us;
+        e->moments[e->n_moments++] = (moment){.at_us = p->at_us, .payment = p};
+    }
+}
+
+static int payment_cmp(const void *key, const void *member) {
+    const fact *refund = key;
+    const payment *p = member;
+    int c = fact_payment_cmp(p->first, refund->provider, refund->account, refund->payment);
+    return (c < 0) - (c > 0);
+}
+
+// Refunds of payments that are not known, or do not count, have nothing to subtract from.
+static void gather_refund(evaluation *e, const fact *f) {
+    if (f->state != STATE_PAID && f->state != STATE_FAILED)
+        return;
+    int64_t amount = f->state == STATE_FAILED ? f->amount : f->amount_most;
+    if (!convert(e, f, amount < 0 ? 0 : amount, &amount)) {
+        e->signs |= f->state == STATE_PAID ? SIGN_FOREIGN_CURRENCY : 0;
+        return;
+    }
+    if (f->state == STATE_PAID && f->amount != f->amount_most)
+        e->signs |= SIGN_CONTRADICTION;
+    payment *p = bsearch(f, e->payments, e->n_payments, sizeof *p, payment_cmp);
+    if (p && p->counted)
+        e->moments[e->n_moments++] =
+            (moment){.at_us = f->at_us, .refund = true, .payment = p, .fact = f, .amount = amount};
+}
+
+static void gather_others(evaluation *e, const fact_set *set) {
+    for (size_t i = 0; i < set->n; i++) {
+        const fact *f = &set->facts[i];
+        if (f->kind == FACT_REFUND || f->kind == FACT_REFUND_TOTAL)
+            gather_refund(e, f);
+        if (f->kind == FACT_EXPIRY)
+            e->signs |= SIGN_EXPIRY;
+        if (f->kind != FACT_MISMATCH)
+            continue;
+        unsigned sign = SIGN_MISMATCH;
+        for (size_t m = 0; m < sizeof mismatches / sizeof *mismatches; m++)
+            if (po_str_is(f->object, mismatches[m].object))
+                sign = mismatches[m].sign;
+        e->signs |= sign;
+    }
+}
+
+// The largest discount a paid session states; of a waived one, all that was not received.
+static void find_discount(evaluation *e, const fact_set *set) {
+    for (size_t i = 0; i < set->n; i++) {
+        const fact *f = &set->facts[i];
+        int64_t discount = 0;
+        if (f->kind != FACT_PAYMENT || f->state != STATE_PAID ||
+            !convert(e, f, f->discount, &discount))
+            continue;
+        if (f->waived) {
+            __int128 rest = e->order->price.minor - e->received;
+            discount = rest > 0 ? (int64_t)rest : 0;
+        }
+        e->discount = discount > e->discount ? discount : e->discount;
+    }
+}
+
+static int moment_cmp(const void *left, const void *right) {
+    const moment *a = left, *b = right;
+    int c = (a->at_us > b->at_us) - (a->at_us < b->at_us);
+    return c ? c : (int)a->refund - (int)b->refund;
+}
+
+// Refunds are computed per payment: by their ids or by the provider's running total less what
+// failed of it, whichever is more, and never above what was captured.
+static int64_t refunded_of(const payment *p) {
+    __int128 total = p->total - p->failed;
+    __int128 refunded = p->succeeded > total ? p->succeeded : total;
+    if (!p->arrived || refunded < 0)
+        return 0;
+    return refunded < p->amount ? (int64_t)refunded : p->amount;
+}
+
+static void apply(const moment *m) {
+    payment *p = m->payment;
+    if (!m->refund)
+        p->arrived = true;
+    else if (m->fact->kind == FACT_REFUND_TOTAL)
+        p->total = m->amount > p->total ? m->amount : p->total;
+    else if (m->fact->state == STATE_FAILED)
+        p->failed += m->amount;
+    else
+        p->succeeded += m->amount;
+}
+
+typedef struct walk {
+    __int128 received, refunded;
+    bool reached, reached_less; // due; due less a discount that is not allowed
+    int64_t reached_at_us;
+} walk;
+
+// What happens at one moment happens together: whether due was reached is asked behind it.
+static walk walk_moments(evaluation *e, int64_t due, int64_t less) {
+    walk w = {0};
+    if (e->n_moments)
+        qsort(e->moments, e->n_moments, sizeof *e->moments, moment_cmp);
+    for (size_t i = 0; i < e->n_moments; i++) {
+        const moment *m = &e->moments[i];
+        payment *p = m->payment;
+        apply(m);
+        w.received += m->refund ? 0 : p->amount;
+        w.refunded -= p->refunded;
+        p->refunded = refunded_of(p);
+        w.refunded += p->refunded;
+        bool last = i + 1 == e->n_moments || moment_cmp(m, m + 1) != 0;
+        bool arrived =
+            w.received > 0 || !m->refund; // nothing due is still nobody's before a payment says so
+        if (!last || !arrived)
+            continue;
+        w.reached_less |= w.received - w.refunded >= less;
+        if (!w.reached && w.received - w.refunded >= due) {
+            w.reached = true;
+            w.reached_at_us = m->at_us;
+        }
+    }
+    return w;
+}
+
+static int64_t fit(evaluation *e, __int128 sum) {
+    if (sum <= INT64_MAX)
+        return (int64_t)sum;
+    e->signs |= SIGN_OVERFLOW;
+    return INT64_MAX;
+}
+
+static position judge(const evaluation *e, position p) {
+    const rule *r = rules;
+    while (r->sign && !(r->sign & e->signs))
+        r++;
+    p.state = r->state;
+    p.verdict = r->verdict;
+    p.reason = r->reason;
+    return p;
+}
+
+position evaluate(const order *o, const fact_set *set) {
+    evaluation e = {.order = o};
+    // A null arena comes with an empty set only.
+    if (set->n) {
+        e.payments = po_alloc_array(set->arena, set->n, sizeof *e.payments);
+        e.moments = po_alloc_array(set->arena, set->n, sizeof *e.moments);
+    }
+    fold_payments(&e, set);
+    gather_others(&e, set);
+    find_discount(&e, set);
+    int64_t price = o->price.minor;
+    int64_t less = e.discount < price ? price - e.discount : 0;
+    int64_t due = e.discount <= o->max_discount ? less : price;
+    walk w = walk_moments(&e, due, less);
+    position p = {.due = due,
+                  .received = fit(&e, w.received),
+                  .refunded = fit(&e, w.refunded),
+                  .late = e.late,
+                  .paid_at_us = w.reached_at_us};
+    p.partial = p.received > 0 && p.received < due;
+    p.over = p.received > due;
+    if (o->canceled_by_shop)
+        e.signs |= SIGN_SHOP_CANCEL | (e.signs & SIGN_PAID ? SIGN_PAID_AFTER_CANCEL : 0);
+    e.signs |= w.reached ? SIGN_REACHED : 0;
+    e.signs |= w.reached_less ? SIGN_REACHED_LESS : 0;
+    return judge(&e, p);
+}
