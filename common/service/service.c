@@ -99,7 +99,8 @@ static void settings_follow_environment(program *prog) {
     char name[64];
     for (po_setting *s = prog->settings; s->name; s++) {
         variable_name(s, "_FILE", name);
-        if (is_dsn(s) && getenv(name))
+        const char *path = getenv(name);
+        if (is_dsn(s) && path && *path)
             s->type = PO_SET_SECRET;
     }
 }
@@ -129,7 +130,7 @@ static bool settings_check(const program *prog) {
     bool fine = true;
     po_level level;
     if (!level_parse(po_config_text(prog->config, "LOG_LEVEL"), &level)) {
-        print_fault(prog, "PAYONCE_LOG_LEVEL: must be debug, info, warn or error");
+        print_fault(prog, "PAYONCE_LOG_LEVEL must be debug, info, warn or error");
         fine = false;
     }
     for (const po_setting *s = prog->settings; s->name; s++) {
@@ -137,7 +138,7 @@ static bool settings_check(const program *prog) {
             continue;
         char name[64], text[128];
         variable_name(s, "", name);
-        snprintf(text, sizeof text, "%s: is not a PostgreSQL connection string", name);
+        snprintf(text, sizeof text, "%s is not a PostgreSQL connection string", name);
         print_fault(prog, text);
         fine = false;
     }
@@ -252,6 +253,16 @@ static int failed(const char *msg, const po_err *err) {
     return EXIT_FAILED;
 }
 
+// A setting that only what it points at could prove wrong.
+static bool is_setting(const po_err *err) {
+    return err->kind == PO_REFUSED && strcmp(err->code, "setting") == 0;
+}
+
+static int unusable(const program *prog, const po_err *err) {
+    print_fault(prog, err->text);
+    return EXIT_SETTINGS;
+}
+
 static void log_open(const program *prog) {
     po_level level = PO_INFO;
     (void)level_parse(po_config_text(prog->config, "LOG_LEVEL"), &level);
@@ -278,16 +289,14 @@ static int cmd_run(program *prog) {
     po_err err = {0};
     if (!po_http_open(&options, &http, &err)) {
         po_wrap(&err, "PAYONCE_ADMIN_LISTEN");
-        if (err.kind != PO_REFUSED)
-            return failed("admin listener not opened", &err);
-        print_fault(prog, err.text);
-        return EXIT_SETTINGS;
+        return err.kind == PO_REFUSED ? unusable(prog, &err)
+                                      : failed("admin listener not opened", &err);
     }
     po_log(PO_INFO, "started", PO_TEXT("version", version));
     bool fine = service->run(prog->config, &err);
     po_ready_set(false);
     if (!fine)
-        return failed("gave up", &err);
+        return is_setting(&err) ? unusable(prog, &err) : failed("gave up", &err);
     po_log(PO_INFO, "stopped");
     return EXIT_FINE;
 }
@@ -303,7 +312,7 @@ static int cmd_migrate(program *prog) {
     if (!*dsn)
         dsn = po_config_text(prog->config, "DSN");
     if (!*dsn) {
-        print_fault(prog, "PAYONCE_MIGRATE_DSN: neither it nor PAYONCE_DSN is set");
+        print_fault(prog, "PAYONCE_MIGRATE_DSN is required, or PAYONCE_DSN");
         return EXIT_SETTINGS;
     }
     log_open(prog);
@@ -378,6 +387,7 @@ static int cmd_print_metrics(program *prog) {
     print_heading(prog);
     if (prog->service->declare_metrics)
         prog->service->declare_metrics();
+    puts("| metric | type | label | meaning |\n|---|---|---|---|");
     po_metrics_list(stdout);
     return EXIT_FINE;
 }

@@ -21,7 +21,8 @@ typedef struct po_service {
     void (*declare_metrics)(void); // before run and for print-metrics; NULL: none
     bool (*check)(const po_config *config,
                   po_err *err); // settings that depend on each other; no network; NULL
-    // Runs until po_stopping(); returns false with *err when it could not start or had to give up.
+    // Runs until po_stopping(); returns false with *err when it could not start or had to give up; REFUSED
+    // "setting" is an unusable setting, named in the text: exit code 2.
     // Calls po_ready_set(true) when it serves.
     bool (*run)(const po_config *config, po_err *err);
     void (*print_states)(FILE *out); // NULL: no state machine

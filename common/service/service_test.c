@@ -88,6 +88,8 @@ static bool expect(int port, const char *path, const char *header, const char *s
 static bool run(const po_config *config, po_err *err) {
     if (strcmp(po_config_text(config, "GREETING"), "fail") == 0)
         return po_fail(err, PO_RETRY, "test", "told to fail");
+    if (strcmp(po_config_text(config, "GREETING"), "unusable") == 0)
+        return po_fail(err, PO_REFUSED, "setting", "PAYONCE_GREETING is too short for the topic");
     bool token = *po_config_text(config, "ADMIN_TOKEN") != 0;
     int port = logged_port();
     if (!expect(port, "/readyz", "", "HTTP/1.1 503", "not_ready", err))
@@ -272,6 +274,8 @@ static void test_run(void **state) {
     assert_says(&a, 0, "\"stopped\"", "");
     a = call("run", ENV(DSN, "PAYONCE_ADMIN_LISTEN=127.0.0.1:0", "PAYONCE_GREETING=fail"));
     assert_says(&a, 1, "told to fail", "");
+    a = call("run", ENV(DSN, "PAYONCE_ADMIN_LISTEN=127.0.0.1:0", "PAYONCE_GREETING=unusable"));
+    assert_says(&a, 2, "", "PAYONCE_GREETING is too short");
 
     char path[] = "/tmp/service_token_XXXXXX", env[64];
     int fd = mkstemp(path);

@@ -354,15 +354,14 @@ static bool check(const po_config *config, po_err *err) {
     smtp_tls tls;
     if (!url_valid(po_config_text(config, "SMTP_URL")))
         return po_fail(err, PO_REFUSED, "setting",
-                       "PAYONCE_SMTP_URL: must be smtp://HOST:PORT or smtps://HOST:PORT");
+                       "PAYONCE_SMTP_URL must be smtp://HOST:PORT or smtps://HOST:PORT");
     if (!tls_parse(po_config_text(config, "SMTP_TLS"), &tls))
-        return po_fail(err, PO_REFUSED, "setting",
-                       "PAYONCE_SMTP_TLS: must be none, try or require");
+        return po_fail(err, PO_REFUSED, "setting", "PAYONCE_SMTP_TLS must be none, try or require");
     if (!mail_address_valid(po_s(po_config_text(config, "MAIL_FROM"))))
         return po_fail(err, PO_REFUSED, "setting",
-                       "PAYONCE_MAIL_FROM: is not a plain ASCII address");
+                       "PAYONCE_MAIL_FROM is not a plain ASCII address");
     if (!mail_domain_valid(po_s(domain_of(config))))
-        return po_fail(err, PO_REFUSED, "setting", "PAYONCE_MAIL_DOMAIN: is not a domain");
+        return po_fail(err, PO_REFUSED, "setting", "PAYONCE_MAIL_DOMAIN is not a domain");
     return true;
 }
 
