@@ -510,6 +510,12 @@ bool store_send_writes(po_pg *pg, po_arena *arena, const batch_writes *writes, s
            send_outbox(pg, arena, writes, ret_sends, err);
 }
 
+bool store_wake(po_pg *pg, po_arena *arena, const po_str *keys, size_t n, po_err *err) {
+    po_args *args = po_args_new(arena);
+    po_arg_texts(args, keys, n);
+    return po_pg_run(pg, &SQL[WAKE_UNDECIDED], args, NULL, err);
+}
+
 bool store_payment_row(po_arena *arena, const outcome *outcome, po_outbox_row *ret_row, po_err *err) {
     const held_order *held = outcome->held;
     const decision *d = &outcome->decision;

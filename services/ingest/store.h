@@ -107,6 +107,9 @@ PO_MUST_CHECK bool store_send_writes(po_pg *pg, po_arena *arena, const batch_wri
 // The last statement before COMMIT that can wait (lock order).
 PO_MUST_CHECK bool store_send_wake(po_pg *pg, po_arena *arena, const batch_writes *writes, size_t *sends, po_err *err);
 
+// The same for a command's keys, outside pipeline mode.
+PO_MUST_CHECK bool store_wake(po_pg *pg, po_arena *arena, const po_str *keys, size_t n, po_err *err);
+
 // A payment event of the outcome, as an outbox row.
 PO_MUST_CHECK bool store_payment_row(po_arena *arena, const outcome *outcome, po_outbox_row *ret_row, po_err *err);
 // The facts as compact JSON on the arena.

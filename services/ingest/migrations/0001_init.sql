@@ -157,3 +157,40 @@ CREATE INDEX undecided_awaits ON ingest.undecided USING gin (awaits) WITH (fastu
 CREATE INDEX undecided_due ON ingest.undecided (due_at) WHERE NOT unmatched;
 
 -- The transactional outbox: see common/outbox/outbox.sql. Appended under the order's row lock.
+CREATE TABLE ingest.outbox (
+    id          bigint GENERATED ALWAYS AS IDENTITY (CACHE 1 NO CYCLE) PRIMARY KEY,
+    topic       text NOT NULL CHECK (topic <> ''),      -- Kafka topic
+    key         text NOT NULL CHECK (key <> ''),        -- Kafka key: an order or a customer, never a constant
+    event_id    uuid NOT NULL,                          -- ce_id: consumers dedupe by it
+    ce_type     text NOT NULL CHECK (ce_type <> ''),    -- payonce.payment.qualified
+    ce_source   text NOT NULL CHECK (ce_source <> ''),  -- /payonce/ingest
+    ce_time     timestamptz NOT NULL,                   -- when it happened
+    sequence    bigint NOT NULL,                        -- per key, rising
+    traceparent text,                                   -- W3C trace context of the request behind it
+    tracestate  text,
+    schema_fp   bytea CHECK (octet_length(schema_fp) = 32), -- SHA-256 of the writer schema's text
+    body        bytea,                                  -- bare Avro binary; NULL is a tombstone
+    created_at  timestamptz NOT NULL DEFAULT now(),     -- retention, and re-sending after a fail-over
+    CONSTRAINT outbox_body_has_schema CHECK (body IS NULL OR schema_fp IS NOT NULL),
+    -- Only compacted topics know tombstones.
+    CONSTRAINT outbox_tombstone_topic CHECK (body IS NOT NULL OR topic IN ('contacts.v1'))
+);
+
+-- The very schemas that wrote the bodies, by fingerprint. A writer makes its schemas known before its first row;
+-- relay registers the text under the subject and frames bodies with the id it is given.
+CREATE TABLE ingest.outbox_schema (
+    fp         bytea NOT NULL CHECK (octet_length(fp) = 32), -- SHA-256 of `schema`
+    subject    text NOT NULL CHECK (subject <> ''),          -- TOPIC-value
+    schema     text NOT NULL,                                -- Avro schema, JSON
+    created_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (fp, subject)
+);
+
+-- Least privilege: the log and the decisions are append-only even for ingest itself.
+GRANT USAGE ON SCHEMA ingest TO payonce_ingest, payonce_relay;
+GRANT SELECT, INSERT ON ingest.provider_event, ingest.event_conflict, ingest.order_ref, ingest.decision,
+    ingest.outbox, ingest.outbox_schema TO payonce_ingest;
+GRANT SELECT, INSERT, UPDATE ON ingest.shop_order, ingest.order_contact, ingest.fact TO payonce_ingest;
+GRANT SELECT, INSERT, UPDATE, DELETE ON ingest.undecided TO payonce_ingest;
+GRANT SELECT, DELETE ON ingest.outbox TO payonce_relay;
+GRANT SELECT ON ingest.outbox_schema, ingest.outbox_id_seq TO payonce_relay;

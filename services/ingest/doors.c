@@ -1,0 +1,130 @@
+// One handler behind both doors: the provider's struct says which door it uses.
+#include "doors.h"
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/id.h"
+#include "log/log.h"
+#include "metrics/metrics.h"
+
+static po_metric *m_refused, *m_apart;
+
+void doors_declare_metrics(void) {
+    m_refused = po_metric_new(PO_COUNTER, "payonce_ingest_refused_total",
+                              "Requests refused at a provider's door, by reason.", "reason");
+    m_apart = po_metric_new(PO_COUNTER, "payonce_ingest_apart_total",
+                            "Verified events recorded apart, never decided: quarantined (unreadable), foreign (another "
+                            "account or mode), ignored (a type we do not use).",
+                            "disposition");
+}
+
+static bool is_traceparent(po_str s) {
+    static const char shape[] = "hh-hhhhhhhhhhhhhhhhhhhhhhhhhhhhhhhh-hhhhhhhhhhhhhhhh-hh";
+    if (s.n != sizeof shape - 1 || memcmp(s.p, "ff", 2) == 0) {
+        return false;
+    }
+    for (size_t i = 0; i < s.n; i++) {
+        bool hex = (s.p[i] >= '0' && s.p[i] <= '9') || (s.p[i] >= 'a' && s.p[i] <= 'f');
+        if (shape[i] == 'h' ? !hex : s.p[i] != '-') {
+            return false;
+        }
+    }
+    return strspn(s.p + 3, "0") < 32 && strspn(s.p + 36, "0") < 16;
+}
+
+po_str doors_traceparent(po_request *request, po_arena *arena) {
+    po_str given = po_request_header(request, "traceparent", NULL);
+    if (is_traceparent(given)) {
+        return po_str_copy(arena, given);
+    }
+    uint8_t random[24];
+    char trace[33], span[17];
+    po_random(random, sizeof random);
+    po_hex(random, 16, trace);
+    po_hex(random + 16, 8, span);
+    return po_s(po_printf(arena, "00-%s-%s-01", trace, span));
+}
+
+static void refuse(po_request *request, verify_result result) {
+    static const struct {
+        unsigned status;
+        const char *code, *message;
+    } answers[] = {
+        [VERIFY_MISSING] = {401, "signature_missing", "no signature"},
+        [VERIFY_MALFORMED] = {400, "signature_malformed", "the signature header is not as the provider writes it"},
+        [VERIFY_WRONG] = {401, "signature_wrong", "no signature matches a secret of this account"},
+        [VERIFY_STALE] = {401, "signature_stale", "the signature's time is more than 300 s away from now"},
+    };
+    po_count(m_refused, answers[result].code, 1);
+    po_log(PO_INFO, "request refused", PO_TEXT("code", answers[result].code));
+    po_reply_error(request, answers[result].status, answers[result].code, answers[result].message);
+}
+
+static size_t read_headers(po_request *request, const provider *provider, po_arena *arena, header_value *values,
+                           po_str *copies) {
+    size_t n = 0;
+    for (; n < 4 && provider->headers[n]; n++) {
+        values[n].value = po_request_header(request, provider->headers[n], &values[n].count);
+        copies[n] = po_str_copy(arena, values[n].value);
+        values[n].value = copies[n];
+    }
+    return n;
+}
+
+static void note_apart(const event *e) {
+    static const char *const names[] = {
+        [OBS_IGNORED] = "ignored", [OBS_FOREIGN] = "foreign", [OBS_QUARANTINE] = "quarantined"};
+    if (e->obs.disposition == OBS_FACTS) {
+        return;
+    }
+    po_count(m_apart, names[e->obs.disposition], 1);
+    if (e->obs.disposition != OBS_IGNORED) {
+        po_log(PO_WARN, "event recorded apart", PO_TEXT("disposition", names[e->obs.disposition]),
+               PO_TEXT("problem", e->obs.problem.p), PO_TEXT("account", e->alias.p),
+               PO_TEXT("event_id", e->obs.event_id.p));
+    }
+}
+
+static void enter(po_request *request, const doors *d, const account *account) {
+    PO_AUTO(po_arena_free) po_arena *arena = po_arena_new();
+    header_value headers[4] = {0};
+    po_str *copies = po_alloc_array(arena, 4, sizeof *copies);
+    size_t n = read_headers(request, account->provider, arena, headers, copies);
+    po_str body = po_request_body(request);
+    verify_result verified = account->provider->verify(account, headers, body, po_now_us());
+    if (verified != VERIFY_OK) {
+        refuse(request, verified);
+        return;
+    }
+    event e = {.account = account,
+               .provider = po_s(account->provider->name),
+               .alias = po_s(account->alias),
+               .raw = po_str_copy(arena, body),
+               .headers = copies,
+               .n_headers = n,
+               .traceparent = doors_traceparent(request, arena)};
+    po_sha256(e.raw, e.raw_sha256);
+    account->provider->read(account, headers, e.raw, arena, &e.obs);
+    note_apart(&e);
+    if (!intake_put(d->in, &e, &arena, request)) {
+        po_count(m_refused, "queue_full", 1);
+        po_reply(request, 503, NULL, po_s("{\"error\":{\"code\":\"busy\",\"message\":\"send it again\"}}"), 1);
+    }
+}
+
+static void door(po_request *request, const doors *d, const char *name) {
+    const account *account = accounts_find(d->accounts, po_request_segment(request, 0), po_request_segment(request, 1));
+    if (!account || strcmp(account->provider->door, name) != 0) {
+        po_count(m_refused, "unknown_account", 1);
+        po_reply_error(request, 404, "unknown_account", "no such provider and account here");
+        return;
+    }
+    enter(request, d, account);
+}
+
+void doors_webhook(po_request *request, void *doors) {
+    door(request, doors, "webhooks");
+}
+
+void doors_observation(po_request *request, void *doors) {
+    door(request, doors, "observations");
+}

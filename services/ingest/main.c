@@ -1,0 +1,159 @@
+// payonce-ingest: the one door. Records what providers say, decides it in the same transaction, and leaves the events
+// in the outbox for relay. Needs PostgreSQL alone: no broker, no registry.
+#include "accounts.h"
+#include "base/cleanup.h"
+#include "doors.h"
+#include "event/event.h"
+#include "intake.h"
+#include "migration_files.h"
+#include "orders.h"
+#include "service/service.h"
+#include "undecided.h"
+
+static const po_setting SETTINGS[] = {
+    {"LISTEN", PO_SET_TEXT, "127.0.0.1:8080", 0, 0, "Address and port of the providers' doors and the orders API."},
+    {"ACCOUNTS_FILE", PO_SET_PATH, NULL, 0, 0, "JSON file of the provider accounts (alias, mode, secret files)."},
+    {"API_TOKEN", PO_SET_SECRET, NULL, 16, 0, "Bearer token of the shop's servers, at least 16 bytes."},
+    {"HTTP_THREADS", PO_SET_INT, "2", 1, 64, "Threads that serve HTTP."},
+    {"WRITERS", PO_SET_INT, "2", 1, 64, "Threads that commit events in groups, a database connection each."},
+    {"ORDER_THREADS", PO_SET_INT, "4", 1, 64, "Threads of the orders API, a database connection each."},
+    {"UNDECIDED_WORKERS", PO_SET_INT, "2", 1, 64, "Threads that drain undecided events, a database connection each."},
+    {"BODY_LIMIT", PO_SET_BYTES, "1MiB", 1024, 16 << 20, "Largest request body."},
+    {0},
+};
+
+static bool check(const po_config *config, po_err *err) {
+    PO_AUTO(accounts_free) accounts *accounts = NULL;
+    return accounts_load(po_config_text(config, "ACCOUNTS_FILE"), &accounts, err);
+}
+
+static void declare_metrics(void) {
+    doors_declare_metrics();
+    intake_declare_metrics();
+    orders_declare_metrics();
+}
+
+typedef struct parts {
+    accounts *accounts;
+    po_ring *ring;
+    intake *in;
+    orders *orders;
+    po_workers *undecided;
+    sweep *sweep;
+    po_http *http;
+} parts;
+
+static bool not_full(void *in) {
+    return !intake_full(in);
+}
+
+static bool open_http(const po_config *config, parts *p, doors *doors, po_err *err) {
+    const po_http_route routes[] = {
+        {"POST", "/webhooks/*/*", doors_webhook, doors},
+        {"POST", "/observations/*/*", doors_observation, doors},
+        {"POST", "/v1/orders", orders_register, p->orders},
+        {"GET", "/v1/orders/*", orders_show, p->orders},
+        {"POST", "/v1/orders/*/cancel", orders_cancel, p->orders},
+        {"POST", "/v1/orders/*/references", orders_add_refs, p->orders},
+        {0},
+    };
+    po_http_options options = {.name = "http",
+                               .listen = po_config_text(config, "LISTEN"),
+                               .routes = routes,
+                               .threads = (unsigned)po_config_int(config, "HTTP_THREADS"),
+                               .body_limit = (size_t)po_config_int(config, "BODY_LIMIT")};
+    return po_http_open(&options, &p->http, err);
+}
+
+// The schemas of this build, known to relay before the first event refers to them. Waits for the database.
+static bool publish_schemas(const po_pg_options *pg_options) {
+    static const char *const topics[] = {PO_TOPIC_PAYMENTS, PO_TOPIC_CONTACTS};
+    const po_avro_schema *const schemas[] = {po_payment_event_schema(), po_contact_schema()};
+    for (int attempt = 0; !po_stopping(); attempt++) {
+        PO_AUTO(po_pg_close) po_pg *pg = NULL;
+        po_err err = {0};
+        bool ok = po_pg_open(pg_options, &pg, &err);
+        for (size_t i = 0; ok && i < 2; i++) {
+            char subject[64];
+            (void)snprintf(subject, sizeof subject, "%s-value", topics[i]);
+            ok = po_outbox_register(&ingest_outbox, pg, po_avro_fingerprint(schemas[i]), po_s(subject),
+                                    po_avro_text(schemas[i]), &err);
+        }
+        if (ok) {
+            return true;
+        }
+        po_log_err(po_pg_is_deployment(&err) ? PO_ERROR : PO_WARN, "waiting for the database", &err);
+        po_life_wait(po_backoff_ms(attempt, 100, 5000));
+    }
+    return false;
+}
+
+static bool start(const po_config *config, const po_pg_options *pg, const po_pg_options *orders_pg, parts *p,
+                  po_err *err) {
+    unsigned workers = (unsigned)po_config_int(config, "UNDECIDED_WORKERS");
+    intake_options in = {.pg = pg, .writers = (unsigned)po_config_int(config, "WRITERS")};
+    orders_options orders = {.pg = orders_pg,
+                             .token = po_config_text(config, "API_TOKEN"),
+                             .threads = (unsigned)po_config_int(config, "ORDER_THREADS")};
+    if (!accounts_load(po_config_text(config, "ACCOUNTS_FILE"), &p->accounts, err) ||
+        !po_ring_open(pg, "ingest", &p->ring, err)) {
+        return false;
+    }
+    in.ring = orders.ring = p->ring;
+    orders.accounts = p->accounts;
+    return intake_open(&in, &p->in, err) && orders_open(&orders, &p->orders, err) &&
+           undecided_start(p->accounts, pg, p->ring, workers, &p->undecided, err) &&
+           sweep_start(pg, p->in, &p->sweep, err);
+}
+
+// Stop accepting → writers finish → every suspended connection resumed → stop the daemon.
+static void drain(parts *p) {
+    po_ready_set(false);
+    if (p->http) {
+        po_http_quiesce(p->http);
+    }
+    sweep_stop(&p->sweep);
+    po_work_stop(&p->undecided);
+    intake_close(&p->in);
+    orders_close(&p->orders);
+    po_http_close(&p->http);
+    po_ring_close(&p->ring);
+    accounts_free(&p->accounts);
+}
+
+static bool run(const po_config *config, po_err *err) {
+    po_pg_options pg = {.dsn = po_config_text(config, "DSN"),
+                        .application_name = "payonce-ingest",
+                        .lock_timeout_ms = 250,
+                        .idle_in_tx_timeout_ms = 5000};
+    po_pg_options orders_pg = pg;
+    orders_pg.statement_timeout_ms = 2000;
+    parts p = {0};
+    bool ok = start(config, &pg, &orders_pg, &p, err);
+    doors doors = {p.accounts, p.in};
+    if (ok) {
+        po_ready_check(not_full, p.in);
+        ok = open_http(config, &p, &doors, err);
+    }
+    if (ok && publish_schemas(&pg)) {
+        po_ready_set(true);
+        while (po_life_wait(60000)) {
+        }
+    }
+    drain(&p);
+    return ok;
+}
+
+int main(int argc, char **argv) {
+    static const po_service service = {
+        .name = "ingest",
+        .about = "Records what payment providers say, decides it, and leaves the events in its outbox.",
+        .settings = SETTINGS,
+        .migrations = migration_files,
+        .declare_metrics = declare_metrics,
+        .check = check,
+        .run = run,
+        .print_states = decide_print_states,
+    };
+    return po_service_main(argc, argv, &service);
+}

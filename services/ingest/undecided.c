@@ -1,0 +1,190 @@
+// A worker leases a row, reads its event again from the raw bytes, and settles it: gone, or put off, under its token
+// only. A wake in between clears the token, so the worker's transaction rolls back and another look follows.
+#include "undecided.h"
+#include "base/cleanup.h"
+#include "log/log.h"
+#include "metrics/metrics.h"
+#include <pthread.h>
+#include <stdlib.h>
+
+enum { CLAIM_EVENT = 2, CLAIM_PROVIDER, CLAIM_ACCOUNT, CLAIM_ID, CLAIM_RAW, CLAIM_HEADERS, CLAIM_TRACE, CLAIM_AT };
+
+static const po_stmt CLAIM = {"undecided_claim",
+    "WITH due AS (SELECT event FROM ingest.undecided WHERE NOT unmatched AND due_at <= now()"
+    " AND (lease_until IS NULL OR lease_until < now()) ORDER BY due_at LIMIT $1 FOR UPDATE SKIP LOCKED)"
+    " UPDATE ingest.undecided u SET lease_token = $2, lease_until = now() + $3 * interval '1 millisecond'"
+    " FROM due, ingest.provider_event e WHERE u.event = due.event AND e.id = u.event"
+    " RETURNING u.event::text, u.attempts, u.event, e.provider, e.account, e.event_id, e.raw,"
+    " array_to_string(e.headers, E'\\n'), e.traceparent, e.occurred_at"};
+static const po_stmt LATER = {"undecided_later",
+    "UPDATE ingest.undecided SET attempts = attempts + 1, due_at = now() + $3 * interval '1 millisecond',"
+    " lease_token = NULL, lease_until = NULL, last_error = $4 WHERE event = $1::bigint AND lease_token = $2"};
+// The age that alarms is that of the oldest event still expected to find its order; unmatched ones are counted apart.
+static const po_stmt DEPTH = {"undecided_depth",
+    "SELECT count(*), coalesce((extract(epoch FROM now() - min(created_at)) * 1000)::bigint, 0)"
+    " FROM ingest.undecided WHERE NOT unmatched"};
+
+typedef struct drain {
+    const accounts *accounts;
+    po_ring *ring;
+} drain;
+
+static size_t split_lines(po_arena *arena, po_str text, header_value **ret_values) {
+    size_t n = 0;
+    header_value *values = po_alloc_array(arena, 8, sizeof *values);
+    while (n < 8 && text.p) {
+        const char *end = memchr(text.p, '\n', text.n);
+        size_t size = end ? (size_t)(end - text.p) : text.n;
+        values[n++] = (header_value){.value = {text.p, size}, .count = size > 0};
+        text = end ? (po_str){end + 1, text.n - size - 1} : (po_str){0};
+    }
+    *ret_values = values;
+    return n;
+}
+
+// The event as it was recorded; false when its account is no longer configured or its bytes were erased.
+static bool read_again(const drain *d, const po_work_item *item, po_arena *arena, event *ret_event, po_err *err) {
+    const po_res *row = item->row;
+    int r = item->row_index;
+    event e = {.provider = po_res_text(row, r, CLAIM_PROVIDER),
+               .alias = po_res_text(row, r, CLAIM_ACCOUNT),
+               .raw = po_res_bytea(row, r, CLAIM_RAW),
+               .traceparent = po_res_text(row, r, CLAIM_TRACE),
+               .id = po_res_i64(row, r, CLAIM_EVENT)};
+    po_str id = po_res_text(row, r, CLAIM_ID);
+    const char *expired = "expired:";
+    if (po_str_is(e.provider, "payonce") && id.n > strlen(expired)) {
+        po_str order_id = {id.p + strlen(expired), id.n - strlen(expired)};
+        event again = settle_expiry_event(arena, order_id, po_res_time(row, r, CLAIM_AT));
+        again.id = e.id;
+        *ret_event = again;
+        return true;
+    }
+    e.account = accounts_find(d->accounts, e.provider, e.alias);
+    if (!e.account || po_res_null(row, r, CLAIM_RAW)) {
+        return po_fail(err, PO_RETRY, "unreadable", e.account ? "the raw bytes were erased"
+                                                              : "its account is not configured any more");
+    }
+    header_value *headers;
+    (void)split_lines(arena, po_res_text(row, r, CLAIM_HEADERS), &headers);
+    e.account->provider->read(e.account, headers, e.raw, arena, &e.obs);
+    e.obs.event_id = id;
+    *ret_event = e;
+    return true;
+}
+
+static po_work_outcome drain_row(void *arg, po_pg *pg, const po_work_item *item, po_arena *arena, po_err *err) {
+    const drain *d = arg;
+    event e;
+    if (!read_again(d, item, arena, &e, err)) {
+        return PO_WORK_LATER;
+    }
+    event *events[] = {&e};
+    settle_options options = {.token = &item->token};
+    settle_report report;
+    if (!settle(pg, arena, events, 1, &options, &report, err)) {
+        po_log_err(po_pg_is(err, "55P03") ? PO_INFO : PO_WARN, "undecided event put off", err,
+                   PO_TEXT("event_id", e.obs.event_id.p));
+        return PO_WORK_LATER;
+    }
+    if (report.lost_lease) {
+        return PO_WORK_SKIP;
+    }
+    if (report.emitted) {
+        po_ring_ring(d->ring);
+    }
+    return PO_WORK_DONE;
+}
+
+bool undecided_start(const accounts *accounts, const po_pg_options *pg, po_ring *ring, unsigned workers,
+                     po_workers **ret_workers, po_err *err) {
+    static drain d; // one per process, as long as its workers
+    d = (drain){accounts, ring};
+    po_work work = {.name = "undecided",
+                    .claim = CLAIM,
+                    .later = LATER,
+                    .depth = DEPTH,
+                    .workers = workers,
+                    .batch = 16,
+                    .lease_ms = 30000,
+                    .idle_ms = 100,
+                    .backoff_ms = 200,
+                    .backoff_cap_ms = 30000,
+                    .run = drain_row,
+                    .arg = &d};
+    return po_work_start(&work, pg, ret_workers, err);
+}
+
+// --- The expiry sweep
+
+static const po_stmt EXPIRED = {"expired_orders",
+    "SELECT order_id, expires_at FROM ingest.shop_order WHERE NOT expiry_swept AND expires_at IS NOT NULL"
+    " AND expires_at <= now() ORDER BY expires_at LIMIT 500"};
+
+struct sweep {
+    po_pg_options pg;
+    intake *in;
+    po_beat *beat;
+    pthread_t thread;
+    _Atomic bool stop;
+};
+
+static bool sweep_once(sweep *s, po_pg **pg, po_err *err) {
+    if (!*pg && !po_pg_open(&s->pg, pg, err)) {
+        return false;
+    }
+    PO_AUTO(po_res_done) po_res *rows = NULL;
+    if (!po_pg_run(*pg, &EXPIRED, NULL, &rows, err)) {
+        return false;
+    }
+    for (int row = 0; row < po_res_rows(rows); row++) {
+        PO_AUTO(po_arena_free) po_arena *arena = po_arena_new();
+        po_str id = po_str_copy(arena, po_res_text(rows, row, 0));
+        event e = settle_expiry_event(arena, id, po_res_time(rows, row, 1));
+        if (!intake_put(s->in, &e, &arena, NULL)) {
+            break; // full: the next look finds them again
+        }
+    }
+    return true;
+}
+
+static void *sweep_main(void *arg) {
+    sweep *s = arg;
+    po_pg *pg = NULL;
+    while (!s->stop && po_life_wait(1000)) {
+        po_beat_tick(s->beat);
+        po_err err = {0};
+        if (!sweep_once(s, &pg, &err)) {
+            po_log_err(PO_WARN, "expiry sweep put off", &err);
+            po_pg_close(&pg);
+        }
+    }
+    po_pg_close(&pg);
+    po_beat_end(s->beat);
+    return NULL;
+}
+
+bool sweep_start(const po_pg_options *pg, intake *in, sweep **ret_sweep, po_err *err) {
+    sweep *s = calloc(1, sizeof *s);
+    if (!s) {
+        abort();
+    }
+    s->pg = *pg;
+    s->in = in;
+    s->beat = po_beat_new("expiry-sweep", 60000);
+    if (pthread_create(&s->thread, NULL, sweep_main, s) != 0) {
+        free(s);
+        return po_fail(err, PO_RETRY, "thread", "cannot start the expiry sweep");
+    }
+    *ret_sweep = s;
+    return true;
+}
+
+void sweep_stop(sweep **sweep) {
+    if (*sweep) {
+        (*sweep)->stop = true;
+        pthread_join((*sweep)->thread, NULL);
+        free(*sweep);
+        *sweep = NULL;
+    }
+}
