@@ -38,26 +38,29 @@ static const char paid_v3[] =
     RECORD("Paid", FIELD("id", "\"string\"") "," FIELD("amount", "\"long\"") "," FIELD(
                        "status", STATUS("\"HELD\",\"FAILED\",\"PAID\"", "")));
 
-static const char all_types[] =
-    "{\"type\":\"record\",\"name\":\"All\",\"fields\":[" FIELD("z", "\"null\"") "," FIELD(
-        "b",
-        "\"b"
-        "ool"
-        "ean"
-        "\"") "," FIELD("i",
-                        "\"int\"") "," FIELD("l",
-                                             "\"long\"") "," FIELD("s",
-                                                                   "\"string\"") "," FIELD("y",
-                                                                                           "\"bytes"
-                                                                                           "\"") "," FIELD("e",
-                                                                                                           "{\"type\":"
-                                                                                                           "\"enum\","
-                                                                                                           "\"name\":\"E\","
-                                                                                                           "\"symbols\":["
-                                                                                                           "\"A\",\"B\","
-                                                                                                           "\"C\"]}") "," FIELD("u",
-                                                                                                                                "[\"null\",\"string\"]") "," FIELD("v",
-                                                                                                                                                                   "[\"long\",\"null\"]") "]}";
+static const char all_types[] = "{\"type\":\"record\",\"name\":\"All\",\"fields\":[" FIELD(
+    "z",
+    "\""
+    "nu"
+    "ll"
+    "\"") "," FIELD("b",
+                    "\"b"
+                    "ool"
+                    "ean"
+                    "\"") "," FIELD("i",
+                                    "\"int\"") "," FIELD("l",
+                                                         "\"long\"") "," FIELD("s",
+                                                                               "\"string\"") "," FIELD("y",
+                                                                                                       "\"bytes"
+                                                                                                       "\"") "," FIELD("e",
+                                                                                                                       "{\"type\":"
+                                                                                                                       "\"enum\","
+                                                                                                                       "\"name\":\"E\","
+                                                                                                                       "\"symbols\":["
+                                                                                                                       "\"A\",\"B\","
+                                                                                                                       "\"C\"]}") "," FIELD("u",
+                                                                                                                                            "[\"null\",\"string\"]") "," FIELD("v",
+                                                                                                                                                                               "[\"long\",\"null\"]") "]}";
 static const char all_low[] =
     "01ffffffff0fffffffffffffffffff01247a61c5bcc3b3c582c48720e282acf09f98800400ff0402027202";
 static const char all_high[] = "00feffffff0ffeffffffffffffffff0100000000008001";
