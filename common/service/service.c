@@ -385,6 +385,7 @@ static int cmd_print_states(program *prog) {
 
 static int cmd_print_metrics(program *prog) {
     print_heading(prog);
+    po_http_metrics();
     if (prog->service->declare_metrics)
         prog->service->declare_metrics();
     puts("| metric | type | label | meaning |\n|---|---|---|---|");

@@ -135,6 +135,7 @@ typedef struct receipts {
 static po_metric *mails_total;
 
 static void declare_metrics(void) {
+    po_work_declare_metrics();
     mails_total =
         po_metric_new(PO_COUNTER, "payonce_receipts_mails_total",
                       "Attempts to send a mail: sent, later, in_doubt or review.", "outcome");
