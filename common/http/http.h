@@ -19,34 +19,39 @@ typedef struct po_http_route {
 } po_http_route; // tables end with {0}; an unknown path is 404, a known path with another method 405 + Allow
 
 typedef struct po_http_options {
-    const char *name;          // "http", "admin": field of the "listening" log line and metric label
-    const char *listen;        // "127.0.0.1:8080", "[::]:0"; port 0 = chosen, and logged:
-                               // {"msg":"listening","listener":name,"port":N}
+    const char *name;   // "http", "admin": field of the "listening" log line and metric label
+    const char *listen; // "127.0.0.1:8080", "[::]:0"; port 0 = chosen, and logged:
+                        // {"msg":"listening","listener":name,"port":N}
     const po_http_route *routes;
-    unsigned threads;          // 0 = 2
-    size_t body_limit;         // bytes per request; 0 = 1 MiB
-    size_t memory_limit;       // bodies held in the process; beyond it 503; 0 = 64 MiB
-    unsigned idle_timeout_s;   // 0 = 10
-    unsigned max_connections;  // 0 = 4096
+    unsigned threads;         // 0 = 2
+    size_t body_limit;        // bytes per request; 0 = 1 MiB
+    size_t memory_limit;      // bodies held in the process; beyond it 503; 0 = 64 MiB
+    unsigned idle_timeout_s;  // 0 = 10
+    unsigned max_connections; // 0 = 4096
 } po_http_options;
 
 PO_MUST_CHECK bool po_http_open(const po_http_options *options, po_http **ret_http, po_err *err);
+// Declares the metrics of all listeners; po_http_open() does it too, so this is for print-metrics alone.
+void po_http_metrics(void);
 int po_http_port(const po_http *http);
-void po_http_quiesce(po_http *http); // stop accepting; open connections go on, answers say Connection: close
-void po_http_close(po_http **http);  // every suspended request must have been answered before
+void po_http_quiesce(
+    po_http *http); // stop accepting; open connections go on, answers say Connection: close
+void po_http_close(po_http **http); // every suspended request must have been answered before
 
 // Reading a request. Views live until the reply.
 po_str po_request_body(const po_request *request);
-po_str po_request_segment(const po_request *request, unsigned n); // what the n-th * of the path matched
+po_str po_request_segment(const po_request *request,
+                          unsigned n); // what the n-th * matched, unescaped
 // The header's value, OWS trimmed; ret_count (may be NULL) counts lines of that name. Empty when absent.
 po_str po_request_header(const po_request *request, const char *name, unsigned *ret_count);
-po_str po_request_query(const po_request *request, const char *name); // empty when absent
+po_str po_request_query(po_request *request, const char *name); // unescaped; empty when absent
 po_arena *po_request_arena(po_request *request); // dropped with the request; not thread-safe
 
 // Answers; thread-safe; wakes the connection if it was suspended. `body` is copied. retry_after_s > 0 adds
 // the header. The content type is application/json unless body starts otherwise and `type` says so.
-void po_reply(po_request *request, unsigned status, const char *type, po_str body, unsigned retry_after_s);
-// {"error":{"code":…,"message":…}}
+void po_reply(po_request *request, unsigned status, const char *type, po_str body,
+              unsigned retry_after_s);
+// {"error":{"code":…,"message":…}}; a 503 says Retry-After: 1.
 void po_reply_error(po_request *request, unsigned status, const char *code, const char *message);
 // A compact JSON object; takes over the reference.
 struct json_t;
