@@ -7,7 +7,7 @@
 #include "pg/pg.h"
 
 typedef enum po_work_outcome {
-    PO_WORK_DONE,  // recorded as final by `settle`
+    PO_WORK_DONE,  // recorded as final by `run` itself
     PO_WORK_LATER, // due again after backoff, attempts + 1
     PO_WORK_SKIP,  // nothing recorded: the lease simply runs out (lost it, or stopping)
 } po_work_outcome;
@@ -15,7 +15,7 @@ typedef enum po_work_outcome {
 typedef struct po_work_item {
     po_str id;        // text of the row's key
     int32_t attempts; // before this one
-    po_uuid token;
+    po_uuid token;    // of this claim; the same for all its rows
     const po_res *row; // all columns that `claim` returned
     int row_index;
 } po_work_item;
@@ -26,21 +26,26 @@ typedef struct po_work {
     po_stmt claim;
     // $1 text id, $2 uuid token, $3 int8 delay in ms, $4 text error: due again (guarded by token).
     po_stmt later;
-    // → one row: int8 rows due now, float8-free int8 age of the oldest due in ms (0 when none): for metrics.
+    // → one row: int8 rows due now, int8 age of the oldest due in ms (0 when none): for metrics, each 5 s.
     po_stmt depth;
     unsigned workers;      // threads
-    int batch;             // rows a claim takes; done one after the other
+    int batch;             // rows a claim takes; done one after the other, while its lease lasts
     int64_t lease_ms;
     int64_t idle_ms;       // between looks when nothing was due; po_work_wake cuts it short
     int64_t backoff_ms, backoff_cap_ms;
     // Does one row. `pg` is not inside a transaction; records its own final outcome (guarded by token) before
-    // it returns DONE. err explains LATER. arena is dropped afterwards.
+    // it returns DONE. err, when filled, explains LATER: it is logged and stored. arena is dropped afterwards.
     po_work_outcome (*run)(void *arg, po_pg *pg, const po_work_item *item, po_arena *arena, po_err *err);
     void *arg;
 } po_work;
 
+// Declares the metrics `payonce_work_…`; call it from the service's declare_metrics. Repeated freely.
+void po_work_declare_metrics(void);
+
+// The texts in *work and *options are borrowed for the life of the workers; the structs are copied.
 typedef struct po_workers po_workers;
 PO_MUST_CHECK bool po_work_start(const po_work *work, const po_pg_options *options, po_workers **ret_workers,
                                  po_err *err);
 void po_work_wake(po_workers *workers);  // something is due now; thread-safe
-void po_work_stop(po_workers **workers); // finishes rows in hand, joins; bounded by lease_ms
+// Finishes the rows in hand, joins; bounded by lease_ms and one row's work. Accepts NULL, leaves NULL.
+void po_work_stop(po_workers **workers);
