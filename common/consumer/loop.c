@@ -506,8 +506,14 @@ static void leave_group(po_loop *loop) {
         rd_kafka_error_destroy(failed);
     }
     int64_t until = po_mono_ms() + CLOSE_MS;
-    while (!rd_kafka_consumer_closed(loop->kafka) && po_mono_ms() < until)
-        rd_kafka_queue_poll_callback(events, IDLE_MS);
+    // As events: serving callbacks from this queue aborts on an error event (2.0.2).
+    while (!rd_kafka_consumer_closed(loop->kafka) && po_mono_ms() < until) {
+        rd_kafka_event_t *event = rd_kafka_queue_poll(events, IDLE_MS);
+        if (rd_kafka_event_type(event) == RD_KAFKA_EVENT_REBALANCE)
+            on_rebalance(loop->kafka, rd_kafka_event_error(event),
+                         rd_kafka_event_topic_partition_list(event), loop);
+        rd_kafka_event_destroy(event);
+    }
     rd_kafka_queue_destroy(events);
 }
 

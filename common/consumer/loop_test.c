@@ -1,0 +1,221 @@
+// The loop against librdkafka's mock cluster: whatever run answers, each partition's messages are applied in order,
+// none skipped, none twice, and an offset is committed only behind what was applied.
+#include "consumer/loop.h"
+
+#include "base/clock.h"
+#include "consumer/meter.h"
+
+#include <librdkafka/rdkafka_mock.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <cmocka.h>
+
+enum { PARTITIONS = 3, PER_PARTITION = 400, TURNS_MS = 60000 };
+static const char *const topics[] = {"t", NULL};
+
+static rd_kafka_t *producer;
+static rd_kafka_mock_cluster_t *cluster;
+
+// What the tests let run answer, and what it was given.
+typedef struct sink {
+    int64_t applied[PARTITIONS]; // the next offset of each partition
+    int64_t total;
+    int64_t calls, fail_every; // every n-th call fails, with one kind after the other
+    bool again;                // messages may come twice: the mock refuses commits in a rebalance
+    int32_t poison_partition;  // -1: none
+    int64_t poison_offset;
+    int64_t most;
+} sink;
+
+static bool sink_run(void *arg, rd_kafka_message_t **messages, size_t n, po_err *err) {
+    sink *s = arg;
+    s->calls++;
+    if ((int64_t)n > s->most)
+        s->most = (int64_t)n;
+    static const po_kind kinds[] = {PO_RETRY, PO_BUG, PO_UNCERTAIN};
+    if (s->fail_every && s->calls % s->fail_every == 0)
+        return po_fail(err, kinds[s->calls / s->fail_every % 3], "test", "as the test wants");
+    for (size_t i = 0; i < n; i++)
+        if (messages[i]->partition == s->poison_partition &&
+            messages[i]->offset == s->poison_offset)
+            return po_fail(err, PO_REFUSED, "poison", "as the test wants");
+    for (size_t i = 0; i < n; i++) {
+        // The payload is the offset as text, so a mix-up inside librdkafka would show as well.
+        int64_t said = -1;
+        assert_true(po_parse_i64((po_str){messages[i]->payload, messages[i]->len}, &said));
+        assert_int_equal(said, messages[i]->offset);
+        if (s->again && said < s->applied[messages[i]->partition])
+            continue;
+        assert_int_equal(said, s->applied[messages[i]->partition]);
+        s->applied[messages[i]->partition]++;
+        s->total++;
+    }
+    return true;
+}
+
+static po_loop *join(const char *group, sink *s) {
+    po_kafka_setting table[32] = {{"group.id", group}};
+    for (size_t i = 0; po_loop_settings[i].name; i++)
+        table[i + 1] = po_loop_settings[i];
+    rd_kafka_conf_t *conf = NULL;
+    po_loop *loop = NULL;
+    po_err err = {0};
+    assert_true(
+        po_kafka_conf(rd_kafka_mock_cluster_bootstraps(cluster), group, table, "", &conf, &err));
+    po_loop_options options = {
+        .topics = topics, .batch = 50, .blocked_retry_ms = 200, .run = sink_run, .arg = s};
+    assert_true(po_loop_open(&options, &conf, &loop, &err));
+    assert_true(po_loop_join(loop, &err));
+    return loop;
+}
+
+static void turn_until(po_loop *loop, const int64_t *value, int64_t wanted) {
+    po_err err = {0};
+    int64_t until = po_mono_ms() + TURNS_MS;
+    while (*value < wanted && po_mono_ms() < until)
+        assert_true(po_loop_turn(loop, &err));
+    assert_true(*value >= wanted);
+}
+
+static int64_t committed(const char *group, int32_t partition) {
+    char why[256];
+    rd_kafka_conf_t *conf = rd_kafka_conf_new();
+    assert_int_equal(rd_kafka_conf_set(conf, "bootstrap.servers",
+                                       rd_kafka_mock_cluster_bootstraps(cluster), why, sizeof why),
+                     RD_KAFKA_CONF_OK);
+    assert_int_equal(rd_kafka_conf_set(conf, "group.id", group, why, sizeof why), RD_KAFKA_CONF_OK);
+    rd_kafka_t *kafka = rd_kafka_new(RD_KAFKA_CONSUMER, conf, why, sizeof why);
+    rd_kafka_topic_partition_list_t *list = rd_kafka_topic_partition_list_new(1);
+    rd_kafka_topic_partition_list_add(list, "t", partition);
+    assert_int_equal(rd_kafka_committed(kafka, list, 10000), RD_KAFKA_RESP_ERR_NO_ERROR);
+    int64_t offset = list->elems[0].offset;
+    rd_kafka_topic_partition_list_destroy(list);
+    rd_kafka_destroy(kafka);
+    return offset;
+}
+
+static void waits_and_halves_and_goes_on(void **state) {
+    (void)state;
+    sink s = {.fail_every = 5, .poison_partition = -1};
+    po_loop *loop = join("waits", &s);
+    turn_until(loop, &s.total, PARTITIONS * PER_PARTITION);
+    assert_true(s.most > 1 && s.most <= 50);
+    po_loop_close(&loop);
+    for (int32_t p = 0; p < PARTITIONS; p++)
+        assert_int_equal(committed("waits", p), PER_PARTITION);
+}
+
+static void a_refused_event_blocks_its_partition_only(void **state) {
+    (void)state;
+    sink s = {.poison_partition = 1, .poison_offset = 7};
+    po_loop *loop = join("blocks", &s);
+    turn_until(loop, &s.total, (PARTITIONS - 1) * PER_PARTITION + 7);
+    // It goes on waiting through retries, and through a wait of all that pauses and resumes the others.
+    int64_t calls = s.calls;
+    turn_until(loop, &s.calls, calls + 3);
+    assert_int_equal(s.applied[1], 7);
+    json_t *status = po_loop_status(loop);
+    size_t blocked = 0, i = 0;
+    json_t *row = NULL;
+    json_array_foreach(json_object_get(status, "partitions"), i, row) blocked +=
+        json_object_get(row, "blocked") != NULL;
+    assert_int_equal(blocked, 1);
+    json_decref(status);
+
+    s.poison_partition = -1;
+    turn_until(loop, &s.total, PARTITIONS * PER_PARTITION);
+    po_loop_close(&loop);
+    assert_int_equal(committed("blocks", 1), PER_PARTITION);
+}
+
+static void a_blocked_partition_commits_nothing_behind_the_event(void **state) {
+    (void)state;
+    sink s = {.poison_partition = 1, .poison_offset = 7};
+    po_loop *loop = join("stays", &s);
+    turn_until(loop, &s.total, (PARTITIONS - 1) * PER_PARTITION + 7);
+    po_loop_close(&loop);
+    assert_int_equal(committed("stays", 1), 7);
+    // The next member starts at the very event.
+    s.poison_partition = -1;
+    loop = join("stays", &s);
+    turn_until(loop, &s.total, PARTITIONS * PER_PARTITION);
+    po_loop_close(&loop);
+}
+
+static void a_member_that_comes_takes_over_without_a_gap(void **state) {
+    (void)state;
+    sink s = {.fail_every = 3, .again = true, .poison_partition = -1};
+    po_loop *first = join("shares", &s);
+    turn_until(first, &s.total, 100);
+    // Both feed one sink: a gap would fail there.
+    po_loop *second = join("shares", &s);
+    po_err err = {0};
+    int64_t until = po_mono_ms() + TURNS_MS;
+    while (s.total < PARTITIONS * PER_PARTITION && po_mono_ms() < until) {
+        assert_true(po_loop_turn(first, &err));
+        assert_true(po_loop_turn(second, &err));
+    }
+    assert_int_equal(s.total, PARTITIONS * PER_PARTITION);
+    po_loop_close(&first);
+    po_loop_close(&second);
+    for (int32_t p = 0; p < PARTITIONS; p++)
+        assert_int_equal(committed("shares", p), PER_PARTITION);
+}
+
+static void closing_is_bounded_without_a_broker(void **state) {
+    (void)state;
+    sink s = {.poison_partition = -1};
+    po_loop *loop = join("closes", &s);
+    turn_until(loop, &s.total, 1);
+    rd_kafka_mock_broker_set_down(cluster, 1);
+    int64_t began = po_mono_ms();
+    po_loop_close(&loop);
+    assert_true(po_mono_ms() - began < 20000);
+    rd_kafka_mock_broker_set_up(cluster, 1);
+}
+
+static void produce(void) {
+    for (int32_t p = 0; p < PARTITIONS; p++)
+        for (int i = 0; i < PER_PARTITION; i++) {
+            char text[16];
+            int n = snprintf(text, sizeof text, "%d", i);
+            assert_int_equal(
+                rd_kafka_producev(producer, RD_KAFKA_V_TOPIC("t"), RD_KAFKA_V_PARTITION(p),
+                                  RD_KAFKA_V_VALUE(text, (size_t)n),
+                                  RD_KAFKA_V_MSGFLAGS(RD_KAFKA_MSG_F_COPY), RD_KAFKA_V_END),
+                RD_KAFKA_RESP_ERR_NO_ERROR);
+        }
+    assert_int_equal(rd_kafka_flush(producer, 20000), RD_KAFKA_RESP_ERR_NO_ERROR);
+}
+
+static int setup(void **state) {
+    (void)state;
+    char why[256];
+    po_log_init("loop_test", PO_ERROR);
+    po_meter_declare();
+    rd_kafka_conf_t *conf = rd_kafka_conf_new();
+    rd_kafka_conf_set(conf, "test.mock.num.brokers", "1", why, sizeof why);
+    producer = rd_kafka_new(RD_KAFKA_PRODUCER, conf, why, sizeof why);
+    cluster = rd_kafka_handle_mock_cluster(producer);
+    rd_kafka_mock_topic_create(cluster, "t", PARTITIONS, 1);
+    produce();
+    return 0;
+}
+
+static int teardown(void **state) {
+    (void)state;
+    rd_kafka_destroy(producer);
+    return 0;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(waits_and_halves_and_goes_on),
+        cmocka_unit_test(a_refused_event_blocks_its_partition_only),
+        cmocka_unit_test(a_blocked_partition_commits_nothing_behind_the_event),
+        cmocka_unit_test(a_member_that_comes_takes_over_without_a_gap),
+        cmocka_unit_test(closing_is_bounded_without_a_broker),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
