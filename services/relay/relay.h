@@ -1,0 +1,28 @@
+// Publishes one outbox: every committed row at least once, in commit order per key (P18). One thread per outbox,
+// and with it the thread that registers schemas. README.md explains the way of reading.
+#pragma once
+#include "life/life.h"
+#include "pg/pg.h"
+#include <jansson.h>
+
+typedef struct relay relay;
+
+typedef struct relay_options {
+    po_pg_options pg;
+    const char *brokers, *kafka_extra, *registry_url;
+    const char *holder; // who we are, for people
+    int32_t look_limit; // rows
+    int64_t overlap_us;
+} relay_options;
+
+void relay_declare_metrics(void);
+// `options` and `outbox` outlive the relay.
+PO_MUST_CHECK bool relay_open(const relay_options *options, const char *outbox, relay **ret_relay,
+                              po_err *err);
+// Until the process is stopping; then drains and gives the lease back. False when it must not go on: settings that
+// cannot work, or another relay has taken over ("fenced").
+PO_MUST_CHECK bool relay_run(relay *relay, po_err *err);
+void relay_close(relay **relay);
+// From any thread.
+json_t *relay_status(relay *relay); // new reference
+bool relay_active(relay *relay);    // holds the lease

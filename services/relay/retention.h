@@ -1,0 +1,18 @@
+// Deletes published rows: id ≤ the durable floor, not open there, older than the retention.
+#pragma once
+#include "pg/pg.h"
+
+typedef struct retention {
+    const char *outbox;
+    int64_t age_ms; // of rows
+    const char *
+        personal_topics; // "contacts.v1,…": no older than RETENTION_PERSONAL_MS, whatever age_ms says
+    int64_t after;       // nothing is left up to this id; starts as 0, kept from pass to pass
+} retention;
+
+#define RETENTION_PERSONAL_MS (24 * 3600 * 1000LL)
+
+// Deletes what is due, in chunks, until nothing is or the process is stopping. Safe beside the relay's loop and
+// beside another instance: what it may delete is decided by the durable row alone, in the statement that deletes.
+PO_MUST_CHECK bool retention_pass(retention *retention, po_pg *pg, int64_t *ret_deleted,
+                                  po_err *err);

@@ -1,0 +1,310 @@
+// The main producer's batch limit is the smallest max.message.bytes of the topics in use, read from the cluster
+// when the producer is made: else a full batch of good records would be rejected. The second producer has no such
+// limit: the broker judges each record by what the topic allows today.
+// Codes: only those that blame the record are rejections. Everything else, known or not, is a failure: all that is
+// unacknowledged is sent again by new producers. New ones for every failure, not only for fatal ones: that also
+// forgets what librdkafka has concluded about topics and sequence numbers.
+#include "sender.h"
+#include "base/cleanup.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+enum {
+    DEFAULT_LIMIT = 1000000, // when a topic's own may not be read, or it does not exist yet
+    LEAST_LIMIT = 1000,      // librdkafka's
+    OVERHEAD = 512,          // headers of batch and record
+    ADMIN_TIMEOUT_MS = 3000,
+};
+
+typedef enum way { TOGETHER, ALONE } way;
+
+struct sender {
+    sender_options options;
+    rd_kafka_t *producers[2];
+    topic *topics;
+    int64_t limit;    // of the main producer
+    size_t in_flight; // records
+    bool stale;       // a topic was named since the main producer was made
+    bool broken;      // by a fatal error
+    po_err fault;
+};
+
+static const po_kafka_setting common_settings[] = {
+    {"enable.idempotence", "true"},
+    {"acks", "all"},
+    {"partitioner", "murmur2_random"},
+    {"message.timeout.ms", "0"},
+    {"queue.buffering.max.messages", "200000"}, // our own bounds are tighter
+    {"queue.buffering.max.kbytes", "131072"},
+    {0},
+};
+
+// --- Verdicts
+
+static bool blames_record(rd_kafka_resp_err_t code) {
+    switch (code) {
+    case RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE:
+    case RD_KAFKA_RESP_ERR_RECORD_LIST_TOO_LARGE:
+    case RD_KAFKA_RESP_ERR_INVALID_RECORD:
+    case RD_KAFKA_RESP_ERR_INVALID_MSG:
+    case RD_KAFKA_RESP_ERR_INVALID_MSG_SIZE:
+    case RD_KAFKA_RESP_ERR_INVALID_TIMESTAMP:
+        return true;
+    default:
+        return false;
+    }
+}
+
+static void on_delivery(rd_kafka_t *kafka, const rd_kafka_message_t *message, void *opaque) {
+    (void)kafka;
+    sender *s = opaque;
+    s->in_flight--;
+    po_err err = {0};
+    verdict verdict = SENDER_ACKED;
+    if (message->err) {
+        (void)po_kafka_fail(&err, message->err, "delivering");
+        verdict = blames_record(message->err) ? SENDER_REJECTED : SENDER_FAILED;
+    }
+    s->options.done(s->options.arg, message->_private, verdict, &err);
+}
+
+static void on_error(rd_kafka_t *kafka, int code, const char *reason, void *opaque) {
+    (void)reason;
+    sender *s = opaque;
+    if (code != RD_KAFKA_RESP_ERR__FATAL || s->broken)
+        return;
+    char text[256];
+    rd_kafka_resp_err_t fatal = rd_kafka_fatal_error(kafka, text, sizeof text);
+    s->broken = true;
+    po_fail(&s->fault, PO_RETRY, rd_kafka_err2name(fatal), "the producer is beyond repair: %s",
+            text);
+}
+
+// --- The limits of topics
+
+static void read_limit(topic *topic, const rd_kafka_ConfigResource_t *resource) {
+    size_t n;
+    const rd_kafka_ConfigEntry_t **entries = rd_kafka_ConfigResource_configs(resource, &n);
+    for (size_t i = 0; i < n; i++) {
+        const char *value = rd_kafka_ConfigEntry_value(entries[i]);
+        if (strcmp(rd_kafka_ConfigEntry_name(entries[i]), "max.message.bytes") == 0 && value)
+            (void)!po_parse_i64(po_s(value), &topic->limit);
+    }
+}
+
+static bool read_limits(sender *s, rd_kafka_event_t *event, po_err *err) {
+    if (!event)
+        return po_fail(err, PO_RETRY, "_TIMED_OUT", "reading the limits of topics");
+    if (rd_kafka_event_error(event))
+        return po_kafka_fail(err, rd_kafka_event_error(event), "reading the limits of topics");
+    const rd_kafka_DescribeConfigs_result_t *result = rd_kafka_event_DescribeConfigs_result(event);
+    size_t n;
+    const rd_kafka_ConfigResource_t **resources =
+        rd_kafka_DescribeConfigs_result_resources(result, &n);
+    for (size_t i = 0; i < n; i++) {
+        topic *topic = sender_topic(s, po_s(rd_kafka_ConfigResource_name(resources[i])));
+        topic->limit = DEFAULT_LIMIT;
+        rd_kafka_resp_err_t code = rd_kafka_ConfigResource_error(resources[i]);
+        if (code == RD_KAFKA_RESP_ERR_NO_ERROR)
+            read_limit(topic, resources[i]);
+        else
+            po_log(PO_WARN, "the limit of a topic cannot be read", PO_TEXT("topic", topic->name),
+                   PO_TEXT("code", rd_kafka_err2name(code)));
+    }
+    return true;
+}
+
+static bool ask_limits(sender *s, po_err *err) {
+    rd_kafka_ConfigResource_t *wanted[64];
+    size_t n = 0;
+    for (topic *t = s->topics; t && n < 64; t = t->next)
+        wanted[n++] = rd_kafka_ConfigResource_new(RD_KAFKA_RESOURCE_TOPIC, t->name);
+    if (n == 0)
+        return true;
+    rd_kafka_t *kafka = s->producers[ALONE];
+    rd_kafka_AdminOptions_t *options =
+        rd_kafka_AdminOptions_new(kafka, RD_KAFKA_ADMIN_OP_DESCRIBECONFIGS);
+    char text[128];
+    rd_kafka_AdminOptions_set_request_timeout(options, ADMIN_TIMEOUT_MS, text, sizeof text);
+    rd_kafka_queue_t *queue = rd_kafka_queue_new(kafka);
+    rd_kafka_DescribeConfigs(kafka, wanted, n, options, queue);
+    rd_kafka_event_t *event = rd_kafka_queue_poll(queue, ADMIN_TIMEOUT_MS);
+    bool ok = read_limits(s, event, err);
+    if (event)
+        rd_kafka_event_destroy(event);
+    rd_kafka_queue_destroy(queue);
+    rd_kafka_AdminOptions_destroy(options);
+    rd_kafka_ConfigResource_destroy_array(wanted, n);
+    return ok;
+}
+
+// --- Producers
+
+static bool open_producer(sender *s, way way, const po_kafka_setting *more, po_err *err) {
+    rd_kafka_conf_t *conf = NULL;
+    const sender_options *o = &s->options;
+    if (!po_kafka_conf(o->brokers, o->client_id, common_settings, o->extra, &conf, err))
+        return false;
+    char text[256];
+    for (; more->name; more++) {
+        if (rd_kafka_conf_set(conf, more->name, more->value, text, sizeof text) == RD_KAFKA_CONF_OK)
+            continue;
+        rd_kafka_conf_destroy(conf);
+        return po_fail(err, PO_BUG, "kafka_setting", "%s", text);
+    }
+    rd_kafka_conf_set_opaque(conf, s);
+    rd_kafka_conf_set_dr_msg_cb(conf, on_delivery);
+    rd_kafka_conf_set_error_cb(conf, on_error);
+    if (!po_kafka_open(RD_KAFKA_PRODUCER, &conf, &s->producers[way], err))
+        return false;
+    static const uint64_t one = 1;
+    rd_kafka_queue_t *verdicts = rd_kafka_queue_get_main(s->producers[way]);
+    rd_kafka_queue_io_event_enable(verdicts, o->wake_fd, &one, sizeof one);
+    rd_kafka_queue_destroy(verdicts);
+    return true;
+}
+
+static void close_producer(sender *s, way way) {
+    for (topic *t = s->topics; t; t = t->next) {
+        if (t->handles[way])
+            rd_kafka_topic_destroy(t->handles[way]);
+        t->handles[way] = NULL;
+    }
+    if (s->producers[way])
+        rd_kafka_destroy(s->producers[way]);
+    s->producers[way] = NULL;
+}
+
+static bool open_alone(sender *s, po_err *err) {
+    static const po_kafka_setting settings[] = {
+        {"linger.ms", "0"}, {"batch.num.messages", "1"}, {"message.max.bytes", "8400000"}, {0}};
+    _Static_assert(SENDER_MOST_BYTES <= 8400000, "the largest record fits");
+    return open_producer(s, ALONE, settings, err);
+}
+
+static bool open_together(sender *s, po_err *err) {
+    s->limit = DEFAULT_LIMIT;
+    for (const topic *t = s->topics; t; t = t->next)
+        if (t->limit < s->limit)
+            s->limit = t->limit;
+    if (s->limit < LEAST_LIMIT)
+        s->limit = LEAST_LIMIT;
+    char limit[24];
+    snprintf(limit, sizeof limit, "%lld", (long long)s->limit);
+    const po_kafka_setting settings[] = {
+        {"linger.ms", "1"}, {"batch.size", limit}, {"message.max.bytes", limit}, {0}};
+    return open_producer(s, TOGETHER, settings, err);
+}
+
+bool sender_prepare(sender *s, bool *ret_ready, po_err *err) {
+    *ret_ready = s->producers[TOGETHER] && !s->stale;
+    if (*ret_ready || s->in_flight > 0)
+        return true;
+    close_producer(s, TOGETHER);
+    if (!s->producers[ALONE] && !open_alone(s, err))
+        return false;
+    if (!ask_limits(s, err) || !open_together(s, err))
+        return false;
+    s->stale = false;
+    *ret_ready = true;
+    return true;
+}
+
+void sender_reset(sender *s) {
+    close_producer(s, TOGETHER);
+    close_producer(s, ALONE);
+    s->in_flight = 0;
+    s->broken = false;
+}
+
+sender *sender_new(const sender_options *options) {
+    sender *s = calloc(1, sizeof *s);
+    if (!s)
+        abort();
+    s->options = *options;
+    return s;
+}
+
+void sender_free(sender **sender) {
+    if (!*sender)
+        return;
+    sender_reset(*sender);
+    for (topic *t = (*sender)->topics, *next; t; t = next) {
+        next = t->next;
+        free(t->name);
+        free(t->subject);
+        free(t);
+    }
+    free(*sender);
+    *sender = NULL;
+}
+
+topic *sender_topic(sender *s, po_str name) {
+    for (topic *t = s->topics; t; t = t->next)
+        if (po_str_is(name, t->name))
+            return t;
+    po_buf subject = {0};
+    po_buf_printf(&subject, "%.*s-value", (int)name.n, name.p);
+    topic *t = calloc(1, sizeof *t);
+    char *own_name = strndup(name.p, name.n);
+    if (!t || !own_name)
+        abort();
+    *t = (topic){.next = s->topics, .name = own_name, .subject = subject.p, .limit = DEFAULT_LIMIT};
+    s->topics = t;
+    s->stale = true;
+    return t;
+}
+
+// --- Sending
+
+bool sender_wants_alone(const sender *s, size_t size) {
+    return size + OVERHEAD > (size_t)s->limit;
+}
+
+static bool take_failed(po_err *err, rd_kafka_resp_err_t code) {
+    (void)po_kafka_fail(err, code, "sending");
+    if (err && blames_record(code))
+        err->kind = PO_REFUSED;
+    return false;
+}
+
+bool sender_send(sender *s, topic *topic, bool alone, po_str key, void *payload, size_t size,
+                 rd_kafka_headers_t *headers, void *record, po_err *err) {
+    way way = alone ? ALONE : TOGETHER;
+    rd_kafka_topic_t **handle = &topic->handles[way];
+    rd_kafka_resp_err_t code = RD_KAFKA_RESP_ERR_NO_ERROR;
+    if (!*handle && !(*handle = rd_kafka_topic_new(s->producers[way], topic->name, NULL)))
+        code = rd_kafka_last_error();
+    if (!code)
+        code = rd_kafka_producev(
+            s->producers[way], RD_KAFKA_V_RKT(*handle), RD_KAFKA_V_KEY(key.p, key.n),
+            RD_KAFKA_V_VALUE(payload, size), RD_KAFKA_V_MSGFLAGS(RD_KAFKA_MSG_F_FREE),
+            RD_KAFKA_V_HEADERS(headers), RD_KAFKA_V_OPAQUE(record), RD_KAFKA_V_END);
+    if (!code) {
+        s->in_flight++;
+        return true;
+    }
+    free(payload);
+    rd_kafka_headers_destroy(headers);
+    return take_failed(err, code);
+}
+
+bool sender_poll(sender *s, po_err *err) {
+    for (int i = 0; i < 2; i++)
+        if (s->producers[i])
+            rd_kafka_poll(s->producers[i], 0);
+    if (!s->broken)
+        return true;
+    if (err)
+        *err = s->fault;
+    return false;
+}
+
+size_t sender_in_flight(const sender *s) {
+    return s->in_flight;
+}
+
+rd_kafka_t *sender_kafka(sender *s) {
+    return s->producers[TOGETHER];
+}
