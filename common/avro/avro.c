@@ -97,7 +97,7 @@ static bool put_value(const po_avro_node *node, const po_avro_value *value, po_b
                 return true;
         }
         return false;
-    default: // only readers meet the others
+    default: // what only strangers write
         return false;
     }
 }

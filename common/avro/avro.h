@@ -2,6 +2,7 @@
 // symbols map by name (never by index), int promotes to long. Supported schema: a record whose fields are
 // null, boolean, int, long, string, bytes, enum, or a union of null and one of these; a *writer's* schema may
 // contain anything (arrays, maps, nested records, fixed, float, double): what the reader lacks is skipped.
+// Names of records and enums must match (without namespace), and two logicalTypes that differ do not resolve.
 // Every length is bounded before it is believed; input never aborts; failures are PO_REFUSED "avro_schema",
 // "avro_data", "avro_unresolvable".
 #pragma once

@@ -293,6 +293,7 @@ static void test_hostile_counts(void **state) {
         {nulls, "01feffffffffffffffff010002"},       // a block of 2^63 - 1 bytes
         {nulls, "0101000002"},                       // a block of -1 bytes
         {nulls, "feffffffffffffffffff0002"},         // more than 64 bits
+        {nulls, "8080808080808080800202"},           // the 65th bit would be lost
         {nulls, "ffffffffffffffffffffffffffffff7f"}, // a number that does not end
         {endless, "02"},
     };
