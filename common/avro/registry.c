@@ -19,14 +19,14 @@ enum { CONNECT_MS = 2000, TOTAL_MS = 5000, ANSWER_MAX = 2 << 20 };
 
 typedef struct known { // a schema by its id
     struct known *next;
-    int32_t id;
+    int32_t id = 0;
     po_avro_schema *schema;
 } known;
 
 typedef struct registered { // an id by what was registered
     struct registered *next;
     uint8_t key[32];
-    int32_t id;
+    int32_t id = 0;
 } registered;
 
 struct po_registry {
@@ -258,7 +258,7 @@ bool po_registry_register(po_registry *registry, po_str subject, po_str schema_t
     if (find_id(registry, key, ret_id))
         return true;
     bool set = false;
-    int32_t id;
+    int32_t id = 0;
     if (!set_level(registry, subject, &set, err) ||
         !post_version(registry, subject, schema_text, &id, err) ||
         (!set && !set_level(registry, subject, &set, err)))
