@@ -19,14 +19,14 @@ enum { CONNECT_MS = 2000, TOTAL_MS = 5000, ANSWER_MAX = 2 << 20 };
 
 typedef struct known { // a schema by its id
     struct known *next;
-    int32_t id = 0;
+    int32_t id;
     po_avro_schema *schema;
 } known;
 
 typedef struct registered { // an id by what was registered
     struct registered *next;
     uint8_t key[32];
-    int32_t id = 0;
+    int32_t id;
 } registered;
 
 struct po_registry {
