@@ -123,7 +123,7 @@ static const po_setting settings[] = {
     {0},
 };
 
-enum { BACKOFF_MS = 1000, BACKOFF_CAP_MS = 600000, IDLE_MS = 1000, RECORD_MS = 30000 };
+enum { BACKOFF_MS = 1000, BACKOFF_CAP_MS = 600000, IDLE_MS = 1000, RECORD_MS = 15000 };
 
 typedef struct receipts {
     smtp_server server;

@@ -117,6 +117,7 @@ bool smtp_send(smtp_talk *self, const char *from, const char *to, po_str message
     CURLcode code = curl_easy_perform(self->curl);
     long reply = 0;
     curl_easy_getinfo(self->curl, CURLINFO_RESPONSE_CODE, &reply);
-    return smtp_verdict(code == CURLE_OK, self->phase, reply, err) ||
-           po_wrap(err, "%s", curl_easy_strerror(code));
+    if (smtp_verdict(code == CURLE_OK, self->phase, reply, err))
+        return true;
+    return reply >= 400 ? false : po_wrap(err, "%s", curl_easy_strerror(code));
 }
