@@ -1,9 +1,5 @@
 // The transactional outbox: events appended in the transaction that makes them true, published by relay.
-// The table (same DDL in each owner's migrations, docs in services/relay/README.md):
-//   id bigint GENERATED ALWAYS AS IDENTITY (CACHE 1), topic text, key text, event_id uuid, ce_type text,
-//   ce_source text, ce_time timestamptz, sequence bigint, traceparent text, tracestate text,
-//   schema_fp bytea (SHA-256 of the writer schema's text; NULL only with a NULL body),
-//   body bytea (bare Avro binary; NULL = tombstone, CHECK: only where the topic is compacted), created_at
+// The table is common/outbox/outbox.sql; each owner has the same text in its migrations.
 // The writer holds its aggregate's row lock before it appends, so for one key id order = commit order.
 #pragma once
 #include "pg/pg.h"

@@ -4,7 +4,8 @@
 //   08, 53, 57, 40, 55P03, 25006, connection lost → RETRY;  22, 23, P0001 → REFUSED;  42, 0A, 3D, 3F, 28 →
 //   RETRY (a deployment fault: po_pg_is_deployment());  XX and all else → BUG.
 // A COMMIT whose reply was lost is UNCERTAIN. After RETRY by connection loss the connection is dead: release
-// it, the pool opens another.
+// it, the pool opens another. A statement outside a transaction is its own COMMIT, yet its loss is RETRY: run
+// only such statements that way as may be repeated. A server silent for 2 * statement_timeout + 5 s is lost.
 #pragma once
 #include "base/arena.h"
 #include "base/cleanup.h"
@@ -15,7 +16,8 @@ typedef struct po_pg po_pg;     // one connection
 typedef struct po_pool po_pool; // thread-safe
 
 // Runtime SQL lives in one named table at the top of a module, indexed by an enum. The name is the prepared
-// statement's name and the metric label. Prepared at first use on each connection.
+// statement's name and the metric label; on one connection a name stands for one text. Prepared at first use on
+// each connection, in the same flight; name NULL: sent unprepared.
 typedef struct po_stmt {
     const char *name;
     const char *sql;
@@ -23,12 +25,13 @@ typedef struct po_stmt {
 
 typedef struct po_pg_options {
     const char *dsn;
-    const char *application_name;   // "payonce-ingest"
-    int lock_timeout_ms;            // 0 = server default
-    int statement_timeout_ms;       // 0 = 30000
-    int idle_in_tx_timeout_ms;      // 0 = 5000
+    const char *application_name; // "payonce-ingest"
+    int lock_timeout_ms;          // 0 = server default
+    int statement_timeout_ms;     // 0 = 30000
+    int idle_in_tx_timeout_ms;    // 0 = 5000
 } po_pg_options;
 
+// RETRY when it cannot be had within 10 s (code: SQLSTATE of a refused login, else 08001); REFUSED "invalid_dsn".
 PO_MUST_CHECK bool po_pg_open(const po_pg_options *options, po_pg **ret_pg, po_err *err);
 void po_pg_close(po_pg **pg);
 bool po_pg_alive(const po_pg *pg); // false once the connection was lost
@@ -81,18 +84,21 @@ po_str po_res_bytea(const po_res *res, int row, int col);
 po_uuid po_res_uuid(const po_res *res, int row, int col);
 int64_t po_res_time(const po_res *res, int row, int col);  // timestamptz → µs since 1970
 
-// --- Statements. ret_res may be NULL. args may be NULL.
+// --- Statements. ret_res may be NULL. args may be NULL, and may be sent again. Not with sends unsynced.
 PO_MUST_CHECK bool po_pg_run(po_pg *pg, const po_stmt *stmt, po_args *args, po_res **ret_res, po_err *err);
 // Unprepared simple SQL, possibly several commands (migrations, LISTEN, SET): no parameters, no result.
 PO_MUST_CHECK bool po_pg_exec(po_pg *pg, const char *sql, po_err *err);
 
 // --- Pipeline: send several, then sync once; results come in order. After the first failure the rest is
-// aborted by the server; po_pipe_sync returns that first failure (text names the statement).
+// aborted by the server; po_pipe_sync returns that first failure (text names the statement). Flights of any
+// size are fine: sending never blocks, and po_pipe_sync reads while it writes. After a sync, po_pg_run and
+// po_pg_exec may be mixed in.
 PO_MUST_CHECK bool po_pipe_begin(po_pg *pg, po_err *err);
 PO_MUST_CHECK bool po_pipe_send(po_pg *pg, const po_stmt *stmt, po_args *args, po_err *err);
-// Reads everything sent since the last sync; ret_res[i] belongs to the i-th send (NULL array: dropped).
-// Stays in pipeline mode. n must equal the number of sends.
+// Reads everything sent since the last sync; ret_res[i] belongs to the i-th send (NULL array: dropped) and is
+// to be freed; on failure all are NULL. Stays in pipeline mode. n must equal the number of sends.
 PO_MUST_CHECK bool po_pipe_sync(po_pg *pg, po_res **ret_res, size_t n, po_err *err);
+// Syncs, dropping results, if anything is still unsynced. Not needed after po_tx_commit or po_tx_done.
 PO_MUST_CHECK bool po_pipe_end(po_pg *pg, po_err *err);
 
 // --- Transactions: READ COMMITTED. Visible in one function; helpers take the po_tx. Leaving scope rolls back:
@@ -112,6 +118,7 @@ PO_MUST_CHECK bool po_tx_send_begin(po_pg *pg, po_tx *tx, po_err *err);
 PO_MUST_CHECK bool po_tx_commit(po_tx *tx, po_err *err);
 void po_tx_rollback(po_tx *tx);
 void po_tx_done(po_tx *tx); // rolls back if still open; leaves pipeline mode if in it
+// Names: [a-z0-9_]. Not with sends unsynced.
 PO_MUST_CHECK bool po_savepoint(po_tx *tx, const char *name, po_err *err);
 PO_MUST_CHECK bool po_rollback_to(po_tx *tx, const char *name, po_err *err);
 

@@ -583,6 +583,25 @@ static void test_lost_reply_to_commit_is_uncertain(void **state) {
     lose_reply(2, true);
 }
 
+// A server that has stopped answering (SIGSTOP, a dead disk) is given up, and COMMIT with it is in doubt.
+static void test_frozen_server_is_lost(void **state) {
+    (void)state;
+    for (int at_commit = 0; at_commit < 2; at_commit++) {
+        PO_AUTO(po_pg_close) po_pg *pg = connection(0);
+        po_err err = {0};
+        PO_AUTO(po_tx_done) po_tx tx = {0};
+        pid_t backend = (pid_t)number(pg, "SELECT pg_backend_pid()");
+        assert_true(po_tx_begin(pg, &tx, &err));
+        pg->patience_ms = 100;
+        assert_int_equal(kill(backend, SIGSTOP), 0);
+        bool fine = at_commit ? po_tx_commit(&tx, &err) : po_pg_exec(pg, "SELECT 1", &err);
+        kill(backend, SIGCONT);
+        assert_false(fine);
+        assert_int_equal(err.kind, at_commit ? PO_UNCERTAIN : PO_RETRY);
+        assert_false(po_pg_alive(pg));
+    }
+}
+
 static void test_idle_in_transaction_is_retry(void **state) {
     (void)state;
     PO_AUTO(po_arena_free) po_arena *arena = po_arena_new();
@@ -744,6 +763,7 @@ int main(void) {
         cmocka_unit_test(test_backend_killed_before_commit_is_retry),
         cmocka_unit_test(test_backend_killed_at_commit_is_uncertain),
         cmocka_unit_test(test_lost_reply_to_commit_is_uncertain),
+        cmocka_unit_test(test_frozen_server_is_lost),
         cmocka_unit_test(test_idle_in_transaction_is_retry),
         cmocka_unit_test(test_pool_bounds_and_reuses),
         cmocka_unit_test(test_pool_replaces_what_cannot_be_reused),
