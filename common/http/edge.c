@@ -5,12 +5,27 @@
 
 typedef struct framing {
     po_str length; // the first Content-Length
-    unsigned lengths, encodings;
-    bool lengths_differ, foreign_encoding, foreign_content, nul;
+    unsigned lengths, encodings, hosts;
+    bool lengths_differ, foreign_encoding, foreign_content, malformed;
 } framing;
 
 static bool is_word(po_str value, const char *word) {
     return value.n == strlen(word) && strncasecmp(value.p, word, value.n) == 0;
+}
+
+// A name such as "Content-Length " is another header to the library, and the same one to others.
+static bool is_name(po_str name) {
+    for (size_t i = 0; i < name.n; i++)
+        if (name.p[i] <= ' ' || name.p[i] > '~' || strchr("\"(),/:;<=>?@[\\]{}", name.p[i]))
+            return false;
+    return name.n > 0;
+}
+
+static bool is_value(po_str value) {
+    for (size_t i = 0; i < value.n; i++)
+        if ((value.p[i] >= 0 && value.p[i] < ' ' && value.p[i] != '\t') || value.p[i] == 0x7f)
+            return false;
+    return true;
 }
 
 static enum MHD_Result see(void *cls, enum MHD_ValueKind kind, const char *key, size_t key_size,
@@ -18,8 +33,7 @@ static enum MHD_Result see(void *cls, enum MHD_ValueKind kind, const char *key, 
     (void)kind;
     framing *f = cls;
     po_str name = {key, key_size}, text = po_str_trim((po_str){value, value_size});
-    if (memchr(key, '\0', key_size) || (value_size && memchr(value, '\0', value_size)))
-        f->nul = true;
+    f->malformed |= !is_name(name) || !is_value(text);
     if (is_word(name, "content-length")) {
         f->lengths_differ |= f->lengths > 0 && !po_str_eq(f->length, text);
         f->length = text;
@@ -29,6 +43,8 @@ static enum MHD_Result see(void *cls, enum MHD_ValueKind kind, const char *key, 
         f->encodings++;
     } else if (is_word(name, "content-encoding")) {
         f->foreign_content |= !is_word(text, "identity");
+    } else if (is_word(name, "host")) {
+        f->hosts++;
     }
     return MHD_YES;
 }
@@ -44,8 +60,8 @@ verdict edge_judge(struct MHD_Connection *connection, const char *version, size_
     int64_t length = 0;
     bool length_ok = f.lengths == 0 || (po_parse_i64(f.length, &length) && length >= 0);
     *ret_has_body = f.encodings > 0 || length > 0 || !length_ok;
-    if (f.nul)
-        return bad("a NUL in a header");
+    if (f.malformed || f.hosts > 1)
+        return bad("a malformed header");
     if (f.encodings && f.lengths)
         return bad("Transfer-Encoding and Content-Length in one message");
     if (f.encodings > 1 || f.foreign_encoding)

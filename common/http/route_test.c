@@ -60,9 +60,9 @@ static void escapes_are_decoded_once(void **state) {
         const char *in, *want;
         size_t n;
     } rows[] = {
-        {"plain", "plain", 5},      {"a%2Fb%2fc", "a/b/c", 5}, {"%25%32%35", "%25", 3},
-        {"%", "%", 1},              {"%4", "%4", 2},           {"%4g%g4", "%4g%g4", 6},
-        {"x%00y", "x\0y", 3},       {"%C3%BC", "\xc3\xbc", 2}, {"", "", 0},
+        {"plain", "plain", 5}, {"a%2Fb%2fc", "a/b/c", 5}, {"%25%32%35", "%25", 3},
+        {"%", "%", 1},         {"%4", "%4", 2},           {"%4g%g4", "%4g%g4", 6},
+        {"x%00y", "x\0y", 3},  {"%C3%BC", "\xc3\xbc", 2}, {"", "", 0},
     };
     po_arena *arena = po_arena_new();
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
