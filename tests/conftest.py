@@ -4,12 +4,13 @@ for one test and ended after it. Tests share the stack, so each makes its ids fr
 import os
 import signal
 import uuid
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
 
 from service import Service
+from shop import Shop
 from smtp_sink import SmtpSink
 from stack import ROOT, Stack
 
@@ -91,6 +92,26 @@ def services(stack: Stack, sink: SmtpSink) -> Iterator[Services]:
 def tag() -> str:
     """A prefix for the ids of this test alone."""
     return "t" + uuid.uuid4().hex[:10]
+
+
+@pytest.fixture
+def shop(services: Services, stack: Stack, tag: str) -> Shop:
+    """A shop at an ingest of this test's own."""
+    services.start("ingest")
+    return Shop(services["ingest"], stack.api_token, tag)
+
+
+@pytest.fixture
+def events(stack: Stack) -> Callable[[str], list[tuple[str, int]]]:
+    """The payment events in ingest's outbox for an order: (type, sequence), in order of their ids."""
+
+    def of(order_id: str) -> list[tuple[str, int]]:
+        rows = stack.postgres.query(
+            "SELECT ce_type, sequence FROM ingest.outbox WHERE topic = 'payments.v1' AND key = %s ORDER BY id",
+            order_id)
+        return [(str(t).removeprefix("payonce.payment."), int(s)) for t, s in rows]
+
+    return of
 
 
 @pytest.hookimpl(wrapper=True)

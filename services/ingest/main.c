@@ -40,6 +40,8 @@ typedef struct parts {
     orders *orders;
     po_workers *undecided;
     sweep *sweep;
+    doors doors;
+    po_http_route routes[7]; // as long as the server
     po_http *http;
 } parts;
 
@@ -47,19 +49,21 @@ static bool not_full(void *in) {
     return !intake_full(in);
 }
 
-static bool open_http(const po_config *config, parts *p, doors *doors, po_err *err) {
+static bool open_http(const po_config *config, parts *p, po_err *err) {
     const po_http_route routes[] = {
-        {"POST", "/webhooks/*/*", doors_webhook, doors},
-        {"POST", "/observations/*/*", doors_observation, doors},
+        {"POST", "/webhooks/*/*", doors_webhook, &p->doors},
+        {"POST", "/observations/*/*", doors_observation, &p->doors},
         {"POST", "/v1/orders", orders_register, p->orders},
         {"GET", "/v1/orders/*", orders_show, p->orders},
         {"POST", "/v1/orders/*/cancel", orders_cancel, p->orders},
         {"POST", "/v1/orders/*/references", orders_add_refs, p->orders},
         {0},
     };
+    _Static_assert(sizeof routes == sizeof p->routes, "every route is kept");
+    memcpy(p->routes, routes, sizeof routes);
     po_http_options options = {.name = "http",
                                .listen = po_config_text(config, "LISTEN"),
-                               .routes = routes,
+                               .routes = p->routes,
                                .threads = (unsigned)po_config_int(config, "HTTP_THREADS"),
                                .body_limit = (size_t)po_config_int(config, "BODY_LIMIT")};
     return po_http_open(&options, &p->http, err);
@@ -130,10 +134,10 @@ static bool run(const po_config *config, po_err *err) {
     orders_pg.statement_timeout_ms = 2000;
     parts p = {0};
     bool ok = start(config, &pg, &orders_pg, &p, err);
-    doors doors = {p.accounts, p.in};
+    p.doors = (doors){p.accounts, p.in};
     if (ok) {
         po_ready_check(not_full, p.in);
-        ok = open_http(config, &p, &doors, err);
+        ok = open_http(config, &p, err);
     }
     if (ok && publish_schemas(&pg)) {
         po_ready_set(true);
