@@ -35,9 +35,8 @@ static const po_stmt statements[] = {
          "= $8, "
          "server_start = $9, checkpoint_at = clock_timestamp(), "
          "expires_at = clock_timestamp() + $3 * interval '1 ms' WHERE outbox = $1 AND epoch = $2"},
-    [RELEASE] =
-        {"cursor_release",
-         "UPDATE relay.cursor SET expires_at = '-infinity' WHERE outbox = $1 AND epoch = $2"},
+    [RELEASE] = {"cursor_release",
+                 "UPDATE relay.cursor SET expires_at = 'epoch' WHERE outbox = $1 AND epoch = $2"},
     // Ids and created_at rise together but for the length of a transaction, which the overlap allows for.
     [BACKWARDS] = {"cursor_backwards", "SELECT min(id) FILTER (WHERE created_at >= $2), min(id) "
                                        "FROM (SELECT id, created_at FROM outbox "

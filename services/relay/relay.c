@@ -547,8 +547,10 @@ static void show(relay *r, int64_t now_ms) {
 
 static bool checkpoint(relay *r, int64_t now_ms, po_err *err) {
     r->planned_ms = now_ms;
+    if (!cursor_checkpoint(&r->cursor, r->source.pg, r->arena, r->keys, r->gaps, now_ms, err))
+        return false;
     show(r, now_ms);
-    return cursor_checkpoint(&r->cursor, r->source.pg, r->arena, r->keys, r->gaps, now_ms, err);
+    return true;
 }
 
 // --- A turn
