@@ -53,7 +53,8 @@ static inline pid_t pgtest_spawn(const pgtest *t, char *const argv[]) {
 static inline void pgtest_guard(const pgtest *t, int leash, int started) {
     glob_t bins;
     char initdb[256], postgres[256], data[96];
-    setsid(); // the terminal's ^C is not for us
+    setsid();                 // the terminal's ^C is not for us
+    signal(SIGPIPE, SIG_IGN); // the test may be gone before the server is there
     if (glob("/usr/lib/postgresql/*/bin", 0, NULL, &bins) != 0)
         _exit(1);
     const char *bin = bins.gl_pathv[bins.gl_pathc - 1];
@@ -86,9 +87,10 @@ static inline void pgtest_guard(const pgtest *t, int leash, int started) {
     (void)!write(started, &byte, 1);
     while (read(leash, &byte, 1) > 0) {
     }
-    if (server > 0) {
+    while (server > 0 &&
+           waitpid(server, NULL, WNOHANG) == 0) { // a server that just starts may miss one
         kill(server, SIGQUIT);
-        waitpid(server, NULL, 0);
+        usleep(10000);
     }
     char *clean[] = {"/bin/rm", "-rf", (char *)t->folder, NULL};
     waitpid(pgtest_spawn(t, clean), NULL, 0);
