@@ -12,8 +12,9 @@ typedef enum po_setting_type {
     PO_SET_BOOL,        // true | false
     PO_SET_DURATION_MS, // 250ms, 30s, 5m, 24h, 400d; within [min, max] milliseconds
     PO_SET_BYTES,       // 4096, 64KiB, 16MiB; within [min, max]
-    PO_SET_SECRET, // read whole from the file named by NAME_FILE; a trailing newline is cut; never printed;
-                   // an empty file is refused even when the fallback is "" (= none)
+    // Read whole from the file named by NAME_FILE, a trailing newline is cut; never printed. An empty file is
+    // refused even when the fallback is "" (= none).
+    PO_SET_SECRET,
     PO_SET_PATH, // a readable file
 } po_setting_type;
 
@@ -32,10 +33,12 @@ PO_MUST_CHECK bool po_config_load(const po_setting *table, po_config **ret_confi
 void po_config_free(po_config **config);
 
 // Asking for a name or a type that the table does not have is our mistake: abort. Text is lent by the config.
-const char *po_config_text(const po_config *config,
-                           const char *name); // TEXT, SECRET, PATH; "" when empty
-int64_t po_config_int(const po_config *config, const char *name); // INT, BOOL, DURATION_MS, BYTES
+// TEXT, SECRET, PATH; "" when empty.
+const char *po_config_text(const po_config *config, const char *name);
+// INT, BOOL, DURATION_MS, BYTES.
+int64_t po_config_int(const po_config *config, const char *name);
 
-void po_config_print(const po_config *config,
-                     FILE *out); // values as JSON lines, secrets as "(set)"
-void po_config_markdown(const po_setting *table, FILE *out); // the table of docs/settings.md
+// Values as JSON lines, secrets as "(set)".
+void po_config_print(const po_config *config, FILE *out);
+// The table of docs/settings.md.
+void po_config_markdown(const po_setting *table, FILE *out);

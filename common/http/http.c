@@ -310,14 +310,17 @@ static enum MHD_Result dispatch(po_request *r) {
     po_http *http = r->http;
     pthread_mutex_lock(&http->lock);
     bool closing = http->closing;
-    r->state = RUNNING;
-    http->serving++;
-    http->owed++;
+    if (!closing) {
+        r->state = RUNNING;
+        http->serving++;
+        http->owed++;
+    }
     pthread_mutex_unlock(&http->lock);
-    if (closing)
+    if (closing) {
         po_reply_error(r, MHD_HTTP_SERVICE_UNAVAILABLE, "closing", "the service is stopping");
-    else
-        r->match.route->handler(r, r->match.route->arg);
+        return queue_answer(r);
+    }
+    r->match.route->handler(r, r->match.route->arg);
     pthread_mutex_lock(&http->lock);
     bool answered = r->state == ANSWERED;
     if (!answered) {

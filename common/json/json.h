@@ -2,7 +2,7 @@
 // strings, nothing behind the value, no BOM. A number with a fraction or an exponent becomes a *decimal*:
 // its text, handed on as a JSON string marked by po_json_decimal() (never a double).
 // All failures are PO_REFUSED with a short code ("json_syntax", "json_depth", "json_missing", "json_type",
-// "json_range") and the path in the text.
+// "json_range"); the text names the member, or the place, and never quotes the input.
 #pragma once
 #include "base/arena.h"
 #include "base/money.h"

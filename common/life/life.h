@@ -23,8 +23,8 @@ bool po_life_healthy(const char **ret_name);
 
 // Readiness: started, not draining, and every registered check passes. Never a shared dependency.
 void po_ready_set(bool started);
-void po_ready_check(bool (*fn)(void *arg),
-                    void *arg); // e.g. "queue not full"; before threads start
+// E.g. "queue not full"; before threads start.
+void po_ready_check(bool (*fn)(void *arg), void *arg);
 bool po_ready(void);
 
 // Backoff with full jitter: min(cap, base * 2^attempt) * random(0.5 … 1).

@@ -8,8 +8,8 @@
 
 typedef enum po_level { PO_DEBUG, PO_INFO, PO_WARN, PO_ERROR } po_level;
 
-void po_log_init(const char *service,
-                 po_level least); // before threads start; `service` must outlive all
+// Before threads start; `service` must outlive all.
+void po_log_init(const char *service, po_level least);
 
 // Fields are (name, value) built by the macros below; the list ends by itself.
 typedef struct po_field {
@@ -35,6 +35,5 @@ void po_log_err_fields(po_level level, const char *msg, const po_err *err, const
                       (const po_field[]){__VA_ARGS__ __VA_OPT__(, ){0, PO_F_END, {0}}})
 
 // Context inherited by every line of this thread until cleared (the message in hand), as "event_id", "order_id"
-// and "traceparent"; a field of the same name wins. Values are copied.
-void po_log_context(const char *event_id, const char *order_id,
-                    const char *traceparent); // NULLs clear
+// and "traceparent"; a field of the same name wins. Values are copied, NULL clears.
+void po_log_context(const char *event_id, const char *order_id, const char *traceparent);
