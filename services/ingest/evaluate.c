@@ -196,19 +196,20 @@ static int payment_cmp(const void *key, const void *member) {
     return (c < 0) - (c > 0);
 }
 
-// Refunds of payments that are not known, or do not count, have nothing to subtract from.
+// Refunds of payments that are not known, or do not count, have nothing to subtract from. What a refund says that
+// cannot be is evidence in every state of it: a review that a person ends must not go away when it fails.
 static void gather_refund(evaluation *e, const fact *f) {
-    if (f->state != STATE_PAID && f->state != STATE_FAILED)
-        return;
     int64_t amount = f->state == STATE_FAILED ? f->amount : f->amount_most;
     if (!convert(e, f, amount < 0 ? 0 : amount, &amount)) {
-        e->signs |= f->state == STATE_PAID ? SIGN_FOREIGN_CURRENCY : 0;
+        e->signs |= SIGN_FOREIGN_CURRENCY;
         return;
     }
-    if (f->state == STATE_PAID && f->amount != f->amount_most)
+    if (f->amount != f->amount_most)
         e->signs |= SIGN_CONTRADICTION;
-    payment *p = bsearch(f, e->payments, e->n_payments, sizeof *p, payment_cmp);
-    if (p && p->counted)
+    payment *p = NULL;
+    if (e->n_payments)
+        p = bsearch(f, e->payments, e->n_payments, sizeof *p, payment_cmp);
+    if (p && p->counted && (f->state == STATE_PAID || f->state == STATE_FAILED))
         e->moments[e->n_moments++] =
             (moment){.at_us = f->at_us, .refund = true, .payment = p, .fact = f, .amount = amount};
 }
