@@ -1,9 +1,11 @@
 #include "log/log.h"
 #include <jansson.h>
 #include <pthread.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 #include <cmocka.h>
 
@@ -168,11 +170,13 @@ static void threads_do_not_mix_their_lines(void **state) {
     dup2(ends[1], STDOUT_FILENO);
     close(ends[1]);
     struct reader reader = {.fd = ends[0]};
-    pthread_t collector, chatters[2];
+    pthread_t collector, chatters[4];
+    for (int i = 0; i < 4; i++)
+        pthread_create(&chatters[i], NULL, chatter, &"wxyz"[i]);
+    for (int held = 0; held < 50000; sched_yield()) // the pipe is full: a line waits half written
+        assert_int_equal(ioctl(ends[0], FIONREAD, &held), 0);
     pthread_create(&collector, NULL, read_all, &reader);
-    for (int i = 0; i < 2; i++)
-        pthread_create(&chatters[i], NULL, chatter, &"xy"[i]);
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < 4; i++)
         pthread_join(chatters[i], NULL);
     dup2(saved, STDOUT_FILENO);
     close(saved);
@@ -186,7 +190,7 @@ static void threads_do_not_mix_their_lines(void **state) {
         assert_string_equal(text_of(object, "a"), text_of(object, "c"));
         json_decref(object);
     }
-    assert_int_equal(lines, 100);
+    assert_int_equal(lines, 200);
     po_buf_done(&reader.all);
 }
 
