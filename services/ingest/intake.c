@@ -249,7 +249,7 @@ static bool connect_writer(writer *w, po_err *err) {
     if (w->pg && !po_pg_alive(w->pg)) {
         po_pg_close(&w->pg);
     }
-    return w->pg || po_pg_open(w->in->options.pg, &w->pg, err);
+    return w->pg || store_open(w->in->options.pg, &w->pg, err);
 }
 
 static void *writer_main(void *arg) {

@@ -3,7 +3,6 @@
 #include "accounts.h"
 #include "base/cleanup.h"
 #include "doors.h"
-#include "event/event.h"
 #include "intake.h"
 #include "migration_files.h"
 #include "orders.h"
@@ -13,7 +12,7 @@
 static const po_setting SETTINGS[] = {
     {"LISTEN", PO_SET_TEXT, "127.0.0.1:8080", 0, 0, "Address and port of the providers' doors and the orders API."},
     {"ACCOUNTS_FILE", PO_SET_PATH, NULL, 0, 0, "JSON file of the provider accounts (alias, mode, secret files)."},
-    {"API_TOKEN", PO_SET_SECRET, NULL, 16, 0, "Bearer token of the shop's servers, at least 16 bytes."},
+    {"API_TOKEN", PO_SET_SECRET, NULL, 0, 0, "Bearer token of the shop's servers, at least 16 bytes."},
     {"HTTP_THREADS", PO_SET_INT, "2", 1, 64, "Threads that serve HTTP."},
     {"WRITERS", PO_SET_INT, "2", 1, 64, "Threads that commit events in groups, a database connection each."},
     {"ORDER_THREADS", PO_SET_INT, "4", 1, 64, "Threads of the orders API, a database connection each."},
@@ -23,6 +22,9 @@ static const po_setting SETTINGS[] = {
 };
 
 static bool check(const po_config *config, po_err *err) {
+    if (strlen(po_config_text(config, "API_TOKEN")) < 16) {
+        return po_fail(err, PO_REFUSED, "setting", "API_TOKEN: at least 16 bytes");
+    }
     PO_AUTO(accounts_free) accounts *accounts = NULL;
     return accounts_load(po_config_text(config, "ACCOUNTS_FILE"), &accounts, err);
 }
@@ -31,6 +33,7 @@ static void declare_metrics(void) {
     doors_declare_metrics();
     intake_declare_metrics();
     orders_declare_metrics();
+    po_work_declare_metrics();
 }
 
 typedef struct parts {
@@ -69,32 +72,26 @@ static bool open_http(const po_config *config, parts *p, po_err *err) {
     return po_http_open(&options, &p->http, err);
 }
 
-// The schemas of this build, known to relay before the first event refers to them. Waits for the database.
-static bool publish_schemas(const po_pg_options *pg_options) {
-    static const char *const topics[] = {PO_TOPIC_PAYMENTS, PO_TOPIC_CONTACTS};
-    const po_avro_schema *const schemas[] = {po_payment_event_schema(), po_contact_schema()};
+// Waits for the database, without limit (or until stopping); false when it is not one we may use.
+static bool prepare(const po_pg_options *pg_options, po_err *ret_err) {
     for (int attempt = 0; !po_stopping(); attempt++) {
         PO_AUTO(po_pg_close) po_pg *pg = NULL;
         po_err err = {0};
-        bool ok = po_pg_open(pg_options, &pg, &err);
-        for (size_t i = 0; ok && i < 2; i++) {
-            char subject[64];
-            (void)snprintf(subject, sizeof subject, "%s-value", topics[i]);
-            ok = po_outbox_register(&ingest_outbox, pg, po_avro_fingerprint(schemas[i]), po_s(subject),
-                                    po_avro_text(schemas[i]), &err);
-        }
-        if (ok) {
+        if (store_open(pg_options, &pg, &err)) {
             return true;
+        }
+        if (po_pg_is(&err, "setting")) {
+            *ret_err = err;
+            return false;
         }
         po_log_err(po_pg_is_deployment(&err) ? PO_ERROR : PO_WARN, "waiting for the database", &err);
         po_life_wait(po_backoff_ms(attempt, 100, 5000));
     }
-    return false;
+    return true;
 }
 
 static bool start(const po_config *config, const po_pg_options *pg, const po_pg_options *orders_pg, parts *p,
                   po_err *err) {
-    unsigned workers = (unsigned)po_config_int(config, "UNDECIDED_WORKERS");
     intake_options in = {.pg = pg, .writers = (unsigned)po_config_int(config, "WRITERS")};
     orders_options orders = {.pg = orders_pg,
                              .token = po_config_text(config, "API_TOKEN"),
@@ -105,8 +102,13 @@ static bool start(const po_config *config, const po_pg_options *pg, const po_pg_
     }
     in.ring = orders.ring = p->ring;
     orders.accounts = p->accounts;
-    return intake_open(&in, &p->in, err) && orders_open(&orders, &p->orders, err) &&
-           undecided_start(p->accounts, pg, p->ring, workers, &p->undecided, err) &&
+    return intake_open(&in, &p->in, err) && orders_open(&orders, &p->orders, err);
+}
+
+// What begins by itself, and therefore not before the database knows our schemas.
+static bool start_workers(const po_config *config, const po_pg_options *pg, parts *p, po_err *err) {
+    unsigned workers = (unsigned)po_config_int(config, "UNDECIDED_WORKERS");
+    return undecided_start(p->accounts, pg, p->ring, workers, &p->undecided, err) &&
            sweep_start(pg, p->in, &p->sweep, err);
 }
 
@@ -139,10 +141,9 @@ static bool run(const po_config *config, po_err *err) {
         po_ready_check(not_full, p.in);
         ok = open_http(config, &p, err);
     }
-    if (ok && publish_schemas(&pg)) {
-        po_ready_set(true);
-        while (po_life_wait(60000)) {
-        }
+    po_ready_set(ok); // also without a database: then the answer is 503
+    ok = ok && prepare(&pg, err) && (po_stopping() || start_workers(config, &pg, &p, err));
+    while (ok && po_life_wait(60000)) {
     }
     drain(&p);
     return ok;

@@ -430,7 +430,7 @@ static bool run_job(orders *o, job *job, po_pg **pg, po_err *err) {
     if (*pg && !po_pg_alive(*pg)) {
         po_pg_close(pg);
     }
-    return (*pg || po_pg_open(o->options.pg, pg, err)) && job->run(o, job, *pg, err);
+    return (*pg || store_open(o->options.pg, pg, err)) && job->run(o, job, *pg, err);
 }
 
 static void *orders_main(void *arg) {

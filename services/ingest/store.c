@@ -92,6 +92,39 @@ static const po_stmt SQL[] = {
         " WHERE event IN (SELECT event FROM ingest.undecided WHERE awaits && $1::text[] ORDER BY event FOR UPDATE)"},
 };
 
+// A commit that could be taken back would let ids run backwards and paid events vanish.
+static bool check_durable(po_pg *pg, po_err *err) {
+    static const po_stmt show = {"show_synchronous_commit", "SELECT current_setting('synchronous_commit')"};
+    PO_AUTO(po_res_done) po_res *row = NULL;
+    if (!po_pg_run(pg, &show, NULL, &row, err)) {
+        return false;
+    }
+    return !po_str_is(po_res_text(row, 0, 0), "off") ||
+           po_fail(err, PO_REFUSED, "setting", "DSN: the database commits with synchronous_commit = off");
+}
+
+// The schemas of this build, known to relay before the first event refers to them.
+static bool publish_schemas(po_pg *pg, po_err *err) {
+    static const char *const subjects[] = {PO_TOPIC_PAYMENTS "-value", PO_TOPIC_CONTACTS "-value"};
+    const po_avro_schema *const schemas[] = {po_payment_event_schema(), po_contact_schema()};
+    for (size_t i = 0; i < 2; i++) {
+        if (!po_outbox_register(&ingest_outbox, pg, po_avro_fingerprint(schemas[i]), po_s(subjects[i]),
+                                po_avro_text(schemas[i]), err)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+bool store_open(const po_pg_options *options, po_pg **ret_pg, po_err *err) {
+    PO_AUTO(po_pg_close) po_pg *pg = NULL;
+    if (!po_pg_open(options, &pg, err) || !check_durable(pg, err) || !publish_schemas(pg, err)) {
+        return false;
+    }
+    *ret_pg = po_take(&pg);
+    return true;
+}
+
 // --- Columns: n values of one field, `stride` bytes apart.
 
 #define FIELD(type, base, stride, offset, i) (*(const type *)((const char *)(base) + (i) * (stride) + (offset)))

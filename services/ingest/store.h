@@ -8,6 +8,10 @@
 
 extern const po_outbox ingest_outbox;
 
+// Opens a connection that may append to the outbox: its commits are durable (else PO_REFUSED "setting"), and the
+// database knows the schemas of this build.
+PO_MUST_CHECK bool store_open(const po_pg_options *options, po_pg **ret_pg, po_err *err);
+
 // One provider event on its way through: recorded, then decided.
 typedef struct event {
     const account *account; // NULL: ours (the expiry sweep)

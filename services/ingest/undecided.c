@@ -83,8 +83,6 @@ static po_work_outcome drain_row(void *arg, po_pg *pg, const po_work_item *item,
     settle_options options = {.token = &item->token};
     settle_report report;
     if (!settle(pg, arena, events, 1, &options, &report, err)) {
-        po_log_err(po_pg_is(err, "55P03") ? PO_INFO : PO_WARN, "undecided event put off", err,
-                   PO_TEXT("event_id", e.obs.event_id.p));
         return PO_WORK_LATER;
     }
     if (report.lost_lease) {

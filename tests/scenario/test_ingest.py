@@ -223,6 +223,14 @@ def test_an_unusable_setting_refuses_to_start_and_is_named(stack, tag, name: str
     assert name.removesuffix("_FILE") in one.tail()
 
 
+def test_a_short_token_refuses_to_start(stack, tag, tmp_path) -> None:
+    (tmp_path / "token").write_text("short\n")
+    one = stack.service("ingest", {"PAYONCE_API_TOKEN_FILE": str(tmp_path / "token")}, tag)
+    one.start()
+    until(lambda: not one.alive, 20, "ingest refuses to start")
+    assert one.exit_code == 2 and "API_TOKEN" in one.tail()
+
+
 def test_p1_an_empty_secret_refuses_to_start(stack, tag, tmp_path) -> None:
     """PROVIDERS fault 5: an empty secret lets anyone sign."""
     file = accounts.write(tmp_path, (accounts.Account("stripe", "shop", "live", ("",)),))

@@ -1,0 +1,36 @@
+"""The pages that programs print of themselves. `pages.py BIN` writes them; a test compares them."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+SERVICES = ("ingest", "relay", "ledger", "loyalty", "receipts", "access")
+
+
+def _print(programs: Path, service: str, what: str) -> str:
+    done = subprocess.run([programs / f"payonce-{service}", what], capture_output=True, text=True, check=True, env={})
+    return done.stdout.strip() + "\n"
+
+
+def _collected(programs: Path, title: str, about: str, what: str) -> str:
+    parts = [_print(programs, s, what) for s in SERVICES]
+    return f"# {title}\n\n{about}\n\n" + "\n".join(parts)
+
+
+def pages(programs: Path) -> dict[str, str]:
+    """File name in docs/ → text, as the programs say it."""
+    return {
+        "settings.md": _collected(
+            programs, "Settings", "From the environment; secrets from the files that `…_FILE` names. Printed by"
+            " `payonce-NAME print-settings`; an unusable value refuses to start and is named.", "print-settings"),
+        "metrics.md": _collected(
+            programs, "Metrics", "At `/metrics` of each program's admin listener. Printed by"
+            " `payonce-NAME print-metrics`.", "print-metrics"),
+        "states.md": _print(programs, "ingest", "print-states"),
+    }
+
+
+if __name__ == "__main__":
+    for name, text in pages(Path(sys.argv[1])).items():
+        (ROOT / "docs" / name).write_text(text)
