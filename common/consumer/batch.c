@@ -159,13 +159,23 @@ static bool read_contact(po_batch *batch, po_delivery *d, po_err *err) {
     return true;
 }
 
+// An id that the registry does not know may be a torn frame as well as a schema still to come: it holds up its
+// partition and is looked up again, rather than stop everybody.
+static bool schema_of(po_batch *batch, int32_t id, const po_avro_schema **ret_schema, po_err *err) {
+    if (po_registry_schema(batch->registry, id, ret_schema, err))
+        return true;
+    if (strcmp(err->code, "unknown_schema") == 0)
+        err->kind = PO_REFUSED;
+    return false;
+}
+
 static bool read_body(po_batch *batch, const rd_kafka_message_t *message, po_delivery *d,
                       po_err *err) {
     if (message->payload) {
         int32_t id = 0;
         if (!po_unframe((po_str){message->payload, message->len}, &id, &d->body, err))
             return false;
-        if (!po_registry_schema(batch->registry, id, &d->writer, err))
+        if (!schema_of(batch, id, &d->writer, err))
             return false;
     }
     if (po_str_is(d->topic, PO_TOPIC_PAYMENTS))

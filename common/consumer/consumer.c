@@ -86,11 +86,6 @@ static void show_loop(po_loop *loop) {
     pthread_mutex_unlock(&loop_lock);
 }
 
-// Deployment faults, and a schema that the registry does not know: an operator has to look.
-static bool is_alarm(const po_err *err) {
-    return po_pg_is_deployment(err) || strcmp(err->code, "unknown_schema") == 0;
-}
-
 static bool make_conf(const po_config *config, rd_kafka_conf_t **ret_conf, po_err *err) {
     char group[128];
     snprintf(group, sizeof group, "payonce-%s", self->name);
@@ -118,7 +113,7 @@ static bool open_loop(const po_config *config, const char *const *topics, po_bat
                                .batch = (size_t)po_config_int(config, "BATCH"),
                                .blocked_retry_ms = BLOCKED_RETRY_MS,
                                .run = po_batch_run,
-                               .is_alarm = is_alarm,
+                               .is_alarm = po_pg_is_deployment,
                                .arg = batch,
                                .beat = beat};
     return po_loop_open(&options, &conf, ret_loop, err);

@@ -27,10 +27,11 @@ static const po_stmt sql[] = {
               " SELECT $5, $1, $2, $3, $7, moved, $8 FROM moved WHERE moved <> 0) "
               "SELECT (SELECT moved FROM moved), EXISTS (SELECT FROM loyalty.order_points"
               " WHERE order_id = $1 AND last_sequence = $3 AND position <> $4)"},
-    // Several orders share a customer. $3: of a qualified payment, else NULL.
+    // Several orders share a customer. $3: of a qualified payment, else NULL. A row proposed for
+    // insertion must pass the checks even when it then is an update, hence greatest().
     [TOUCH_CUSTOMER] = {"touch_customer",
                         "INSERT INTO loyalty.customer AS c (customer_id, points, last_visit)"
-                        " VALUES ($1, $2, $3) ON CONFLICT (customer_id) DO UPDATE SET"
+                        " VALUES ($1, greatest($2, 0), $3) ON CONFLICT (customer_id) DO UPDATE SET"
                         " points = c.points + $2, last_visit = greatest(c.last_visit, $3)"},
 };
 
