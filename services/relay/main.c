@@ -10,12 +10,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-enum {
-    MOST_OUTBOXES = 32,
-    RETENTION_EVERY_MS = 60000,
-    STATEMENT_MS = 20000,
-    BEAT_LIMIT_MS = 300000
-};
+enum { MOST_OUTBOXES = 32, PRUNE_EVERY_MS = 60000, STATEMENT_MS = 20000, BEAT_LIMIT_MS = 300000 };
 
 #define HOUR_MS (3600 * 1000LL)
 
@@ -29,7 +24,7 @@ static const po_setting settings[] = {
      "Base URL of the schema registry (Confluent-compatible)."},
     {"RELAY_LOOK_LIMIT", PO_SET_INT, "2048", 1, 8192,
      "Most rows in one look; bodies larger than 8 MiB divided by it are read one by one."},
-    {"RELAY_RETENTION", PO_SET_DURATION_MS, "24h", 60 * 1000LL, 400 * 24 * HOUR_MS,
+    {"RELAY_RETENTION", PO_SET_DURATION_MS, "24h", 10 * 1000LL, 400 * 24 * HOUR_MS,
      "How long published rows are kept; at least twice PAYONCE_RELAY_OVERLAP."},
     {"RELAY_OVERLAP", PO_SET_DURATION_MS, "1h", 1000, 24 * HOUR_MS,
      "How far before the last checkpoint rows are sent again when the outbox is found on another "
@@ -122,7 +117,8 @@ static void prune(outbox *one) {
 
 static void *prune_all(void *arg) {
     po_beat *beat = arg;
-    while (po_life_wait(RETENTION_EVERY_MS)) {
+    int64_t every_ms = self.all[0].retention.age_ms / 10;
+    while (po_life_wait(every_ms < PRUNE_EVERY_MS ? every_ms : PRUNE_EVERY_MS)) {
         for (size_t i = 0; i < self.n; i++) {
             po_beat_tick(beat);
             if (relay_active(self.all[i].relay))

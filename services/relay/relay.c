@@ -77,6 +77,7 @@ struct relay {
     key_list ready, large, sent, refused; // large: ready, and too large for a shared read
     size_t n_refused, n_held;             // n_refused: reported and unfinished
     size_t n_sent, bytes_sent;
+    int64_t n_acked; // in this turn
     po_arena *arena; // of one turn
     // Kafka's failures.
     bool sending; // producers are there, and no backoff
@@ -181,7 +182,7 @@ static void on_verdict(void *arg, void *record, verdict verdict, const po_err *e
     r->n_sent--;
     r->bytes_sent -= key->bytes;
     if (verdict == SENDER_ACKED) {
-        po_count(metrics.published, r->outbox, 1);
+        r->n_acked++;
         po_observe(metrics.publish_seconds, r->outbox,
                    (double)(po_now_us() - key->created_us) / 1e6);
         if (r->attempts > 0)
@@ -559,6 +560,9 @@ static void take_verdicts(relay *r) {
     po_err err = {0};
     if (!sender_poll(r->sender, &err))
         fail_sending(r, &err);
+    if (r->n_acked > 0)
+        po_count(metrics.published, r->outbox, r->n_acked);
+    r->n_acked = 0;
     if (r->failed)
         take_back(r);
 }
@@ -729,10 +733,10 @@ static bool serve(relay *r, int *attempts, po_err *err) {
 static void drain(relay *r) {
     int64_t until_ms = po_mono_ms() + DRAIN_MS;
     po_err err = {0};
-    while (r->n_sent > 0 && !r->failed && po_mono_ms() < until_ms) {
+    while (r->n_sent > 0 && po_mono_ms() < until_ms) {
         struct pollfd fd = {r->wake_fd, POLLIN, 0};
         uint64_t woken;
-        (void)!sender_poll(r->sender, NULL);
+        take_verdicts(r);
         if (r->n_sent > 0 && poll(&fd, 1, 100) > 0)
             (void)!read(r->wake_fd, &woken, sizeof woken);
     }

@@ -96,8 +96,14 @@ static void read_limit(topic *topic, const rd_kafka_ConfigResource_t *resource) 
 static bool read_limits(sender *s, rd_kafka_event_t *event, po_err *err) {
     if (!event)
         return po_fail(err, PO_RETRY, "_TIMED_OUT", "reading the limits of topics");
-    if (rd_kafka_event_error(event))
-        return po_kafka_fail(err, rd_kafka_event_error(event), "reading the limits of topics");
+    rd_kafka_resp_err_t failed = rd_kafka_event_error(event);
+    if (failed == RD_KAFKA_RESP_ERR__TIMED_OUT || failed == RD_KAFKA_RESP_ERR__TRANSPORT)
+        return po_kafka_fail(err, failed, "reading the limits of topics");
+    if (failed) { // not allowed to ask
+        po_log(PO_WARN, "the limits of topics cannot be read",
+               PO_TEXT("code", rd_kafka_err2name(failed)));
+        return true;
+    }
     const rd_kafka_DescribeConfigs_result_t *result = rd_kafka_event_DescribeConfigs_result(event);
     size_t n;
     const rd_kafka_ConfigResource_t **resources =
