@@ -1,0 +1,267 @@
+"""Plays a stream of payments through the whole, on real parts, and checks every effect (./dev demo).
+
+A Demo runs the six services on a stack that is up: start, play (with kills, if asked for), drain, verify. Tests use
+the same pieces, and dump, rewind and truncate_inboxes for replays of the topics.
+"""
+
+import argparse
+import json
+import os
+import random
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import process
+import verify
+from oracle import Stream, expected
+from player import Outcome, Player
+from service import Service
+from smtp_sink import SmtpSink
+from stack import ROOT, Stack
+from wait import until
+
+SERVICES = ("ingest", "relay", "ledger", "loyalty", "access", "receipts")
+READS = {"ledger": ("payments.v1",), "loyalty": ("payments.v1",), "access": ("payments.v1",),
+         "receipts": ("payments.v1", "contacts.v1")}  # consumers, and what they read
+VICTIMS = ("ingest", "relay", "ledger", "receipts")
+MAIL_PARALLEL = 2
+KILL_GAP_S = 5  # of play between two kills, besides the recovery of the first
+
+UNDECIDED = """SELECT count(*) FROM ingest.undecided WHERE reason NOT IN ('order_unknown', 'payment_unknown')
+    OR (NOT unmatched AND due_at <= now())"""
+UNSWEPT = "SELECT count(*) FROM ingest.shop_order WHERE NOT expiry_swept AND expires_at <= now()"
+# Rows of the outbox that relay has not recorded as published.
+UNPUBLISHED = """SELECT count(*) FROM ingest.outbox o LEFT JOIN relay.cursor c ON c.outbox = 'ingest'
+    WHERE o.id <= $1 AND (c.floor IS NULL OR o.id > c.floor OR EXISTS
+        (SELECT FROM unnest(c.open_lo, c.open_hi) AS r (lo, hi) WHERE o.id BETWEEN r.lo AND r.hi))"""
+UNSENT = "SELECT count(*) FROM receipts.mail WHERE state IN ('due', 'waiting_address')"
+
+
+class Demo:
+    def __init__(self, stack: Stack, stream: Stream, sink: SmtpSink, seed: int = 1) -> None:
+        self.stack, self.stream, self.sink, self.seed = stack, stream, sink, seed
+        self.port = process.free_port()  # the same after each restart, as providers know only one
+        rules = ",".join(f"{unit}={per}" for unit, per in stream.header["points"].items())
+        settings = {
+            "ingest": {"PAYONCE_LISTEN": f"127.0.0.1:{self.port}"},
+            "loyalty": {"PAYONCE_LOYALTY_RULES": rules},
+            # A killed sender's mail is free again after this time and 15 s.
+            "receipts": {"PAYONCE_SMTP_URL": sink.url, "PAYONCE_SMTP_TIMEOUT": "5s",
+                         "PAYONCE_MAIL_PARALLEL": str(MAIL_PARALLEL)},
+        }
+        self.services = {n: stack.service(n, settings.get(n), f"{n}-{stream.header['prefix']}") for n in SERVICES}
+        self.outcome = Outcome()
+        self.kills: list[str] = []
+
+    # --- Life
+
+    def start(self, *names: str) -> "Demo":
+        started = [self.services[n].start() for n in names or SERVICES]
+        for one in started:
+            one.wait_ready()
+        return self
+
+    def stop(self, *names: str) -> list[str]:
+        """Ends them in order; what went wrong (a program ends when told to, and with 0)."""
+        faults = []
+        for name in names or reversed(SERVICES):
+            one = self.services[name]
+            code = one.term() if one.alive else one.exit_code
+            if code not in (0, None):
+                faults.append(f"{name}: exit {code}\n{one.tail()}")
+        return faults
+
+    # --- Play
+
+    def play(self, kills_each: int = 0, timeout: float = 300) -> Outcome:
+        """Sends the whole stream; kills each victim that often meanwhile, and waits for its recovery."""
+        victims = list(VICTIMS * kills_each)
+        random.Random(self.seed).shuffle(victims)
+        lines = len(self.stream.lines)
+        pace = lines / (KILL_GAP_S * len(victims)) if victims else None
+        player = Player(self.stream, self.port, self.stack.api_token, self.seed, pace=pace, timeout=timeout)
+        # The line before each kill, and up to which lines may go before its victim is back.
+        at = [lines * (2 * i + 1) // (2 * len(victims) + 2) for i in range(len(victims))]
+        player.hold(at[0] + lines // (len(victims) + 1) if at else lines)
+        player.start()
+        try:
+            for i, victim in enumerate(victims):
+                until(lambda: player.outcome.sent >= at[i] or player.over, timeout, f"{at[i]} lines sent")
+                self._kill(victim, player)
+                player.allow(at[i + 1] + lines // (len(victims) + 1) if i + 1 < len(at) else lines)
+            self.outcome = player.wait()
+        finally:
+            player.stop()
+        return self.outcome
+
+    def _kill(self, victim: str, player: Player) -> None:
+        """SIGKILL, start anew, and wait until it is ready and its own work goes on."""
+        if player.over:
+            raise RuntimeError(f"the play was over before {victim} could be killed")
+        one = self.services[victim]
+        one.kill9()
+        self.kills.append(victim)
+        begun = time.monotonic()
+        one.start().wait_ready()
+        if victim == "ingest":
+            sent = player.outcome.sent
+            until(lambda: player.outcome.sent > sent or player.over, 60, "ingest answers again")
+        elif victim == "relay":
+            newest = self._newest()
+            until(lambda: self._count(UNPUBLISHED, newest) == 0, 60, "relay publishes again")
+        else:
+            ends = {topic: self.stack.kafka.ends(topic) for topic in READS[victim]}
+            until(lambda: all(self._reached(victim, topic, end) for topic, end in ends.items()), 90,
+                  f"{victim} reads again")
+        say(f"  killed {victim}, back after {time.monotonic() - begun:.1f} s ({player.outcome.sent} lines sent)")
+
+    # --- Drain: what has flowed out of one stage cannot come back to it
+
+    def drain(self, timeout: float = 120) -> None:
+        until(lambda: self._count(UNDECIDED) == 0, timeout, "nothing is undecided that could be decided")
+        until(lambda: self._count(UNSWEPT) == 0, timeout, "orders past their time are swept")
+        newest = self._newest()
+        until(lambda: self._count(UNPUBLISHED, newest) == 0, timeout, "all of the outbox is published")
+        for name, topics in READS.items():
+            for topic in topics:
+                until(lambda: self.stack.kafka.drained(f"payonce-{name}", topic), timeout,
+                      f"{name} has read {topic} to its ends")
+        until(lambda: self._count(UNSENT) == 0, timeout, "all mail is sent")
+
+    def _count(self, sql: str, *params: Any) -> int:
+        with self.stack.postgres.connect() as conn:
+            return int(conn.execute(sql.replace("$1", "%s"), params).fetchone()[0])
+
+    def _newest(self) -> int:
+        return self._count("SELECT coalesce(max(id), 0) FROM ingest.outbox")
+
+    def _reached(self, name: str, topic: str, ends: dict[int, int]) -> bool:
+        at = self.stack.kafka.committed(f"payonce-{name}", topic)
+        return all(at[p] >= end for p, end in ends.items())
+
+    # --- What came of it
+
+    def verify(self) -> verify.Report:
+        found = verify.read(self.stack.postgres, self.sink.mails, self.stream)
+        allowed = self.kills.count("receipts") * MAIL_PARALLEL
+        report = verify.compare(expected(self.stream), found, allowed)
+        report.faults += self.outcome.faults
+        return report
+
+    # --- Replays of the topics; the consumers are stopped
+
+    def dump(self, without: tuple[str, ...] = ()) -> dict[str, list[str]]:
+        """Every row of every table of the four consumers' schemas, sorted."""
+        with self.stack.postgres.connect() as conn:
+            tables = conn.execute("SELECT schemaname, tablename FROM pg_tables WHERE schemaname = ANY(%s)",
+                                  (list(READS),)).fetchall()
+            return {f"{schema}.{table}": sorted(row for (row,) in conn.execute(
+                        f'SELECT t::text FROM "{schema}"."{table}" t').fetchall())
+                    for schema, table in sorted(tables) if table not in without}
+
+    def rewind(self) -> None:
+        for name, topics in READS.items():
+            for topic in topics:
+                self.stack.kafka.rewind(f"payonce-{name}", topic)
+
+    def truncate_inboxes(self) -> None:
+        for name in READS:
+            self.stack.postgres.query(f"TRUNCATE {name}.inbox")
+
+
+# --- The program
+
+def say(text: str) -> None:
+    print(text, flush=True)
+
+
+def where_to_look(demo: Demo) -> str:
+    stack, prefix = demo.stack, demo.stream.header["prefix"]
+    pages = [f"  {n:9} {one.url('/statusz', 'admin')}   and /metrics" for n, one in demo.services.items()]
+    return "\n".join([
+        "Status pages:", *pages,
+        "An order:",
+        f"  curl -s -H 'Authorization: Bearer {stack.api_token}' "
+        f"http://127.0.0.1:{demo.port}/v1/orders/{prefix}-0001",
+        "Tables (schemas ingest, relay, ledger, loyalty, access, receipts):",
+        f"  psql {stack.postgres.dsn()} -c 'SELECT account, currency, sum(amount) FROM ledger.journal_line "
+        "GROUP BY 1, 2 ORDER BY 1, 2'",
+        f"Topics payments.v1, contacts.v1: broker {stack.kafka.brokers}, registry {stack.registry.url}",
+        f"Logs: {stack.scratch}/*.log",
+    ])
+
+
+@contextmanager
+def running(args: argparse.Namespace, stream: Stream) -> Iterator[Demo]:
+    programs = Path(os.environ.get("PAYONCE_BIN", ROOT / "build/release/bin"))
+    kept = ROOT / "build/demo-logs"
+    with SmtpSink() as sink, Stack(programs) as stack:
+        demo = Demo(stack, stream, sink, args.seed)
+        try:
+            yield demo.start()
+            for fault in demo.stop():
+                demo.outcome.faults.append(fault)
+        except BaseException:
+            args.keep = True
+            raise
+        finally:
+            if args.keep or demo.outcome.faults:
+                shutil.rmtree(kept, ignore_errors=True)
+                kept.mkdir(parents=True)
+                for log in stack.scratch.glob("*.log"):
+                    shutil.copy(log, kept)
+                say(f"Logs are kept in {kept.relative_to(ROOT)}/")
+
+
+def run(args: argparse.Namespace) -> bool:
+    began = time.monotonic()
+    stream = Stream.load(args.stream)
+    say(f"Starting PostgreSQL, Kafka, the registry and {len(SERVICES)} services")
+    with running(args, stream) as demo:
+        say(f"Playing {len(stream.lines)} requests of {args.stream.name} (seed {args.seed})"
+            f"{f', killing {args.kills} times each of ' + ', '.join(VICTIMS) if args.kill else ''}")
+        demo.play(args.kills if args.kill else 0, timeout=600 if args.kill else 120)
+        say("Draining")
+        demo.drain()
+        report = demo.verify()
+        args.keep = args.keep or not report.ok
+        say("\n" + report.table() + "\n")
+        out = report.json() | {"stream": args.stream.name, "seed": args.seed, "requests": len(stream.lines),
+                               "repeated": demo.outcome.repeats, "kills": demo.kills,
+                               "seconds": round(time.monotonic() - began, 1)}
+        args.json.parent.mkdir(parents=True, exist_ok=True)
+        args.json.write_text(json.dumps(out, indent=2) + "\n")
+        say(f"{'Every effect is there once' if report.ok else 'NOT every effect is there once'}; "
+            f"{demo.outcome.repeats} requests were repeated; {out['seconds']} s; {args.json}")
+        if not args.once:
+            say("\n" + where_to_look(demo) + "\n\nCtrl-C ends it all")
+            try:
+                signal.pause()
+            except KeyboardInterrupt:
+                say("")
+    return report.ok and not demo.outcome.faults
+
+
+def main() -> int:
+    p = argparse.ArgumentParser(prog="./dev demo", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    p.add_argument("--once", action="store_true", help="end after the table; exit 0 only if nothing is lost or doubled")
+    p.add_argument("--kill", action="store_true", help=f"SIGKILL {', '.join(VICTIMS)} meanwhile")
+    p.add_argument("--kills", type=int, default=3, metavar="N", help="how often each, with --kill (3)")
+    p.add_argument("--stream", type=Path, default=ROOT / "tests/replay/streams/demo.ndjson", metavar="FILE")
+    p.add_argument("--seed", type=int, default=1, help="of the order in which lines are sent and services killed")
+    p.add_argument("--json", type=Path, default=Path("build/demo.json"), metavar="FILE", help="the table as JSON")
+    p.add_argument("--keep", action="store_true", help="keep the logs in build/demo-logs, as after a failure")
+    try:
+        return 0 if run(p.parse_args()) else 1
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())
