@@ -1,4 +1,4 @@
-// The content digest of an event (DESIGN: same or different): SHA-256 over what an adapter read, as
+// The content digest of an event: SHA-256 over what an adapter read, as
 // netstrings (`LENGTH:BYTES,`) one behind the other, so that no two contents render alike and the
 // order of JSON keys, spaces or fields nobody reads do not matter. Never over the observer's clock,
 // a request id or our own alias.

@@ -160,11 +160,9 @@ void decide(order *o, fact_set *facts, const observation *obs, decision *ret) {
 }
 
 bool decide_cancel(order *o, fact_set *facts, decision *ret, po_err *err) {
-    position now = evaluate(o, facts);
-    order_state was = o->position.state;
-    if (was == ORDER_REVERSED || was == ORDER_REVIEW || now.state == ORDER_PAID ||
-        now.state == ORDER_REVIEW)
-        return po_fail(err, PO_REFUSED, "paid", "the order has money or is in review");
+    order_state now = o->position.state; // any money or evidence has made it paid or review
+    if (now == ORDER_PAID || now == ORDER_REVIEW || now == ORDER_REVERSED)
+        return po_fail(err, PO_REFUSED, "paid", "the order is %s", order_state_name(now));
     o->canceled_by_shop = true;
     move(o, facts, ret);
     return true;

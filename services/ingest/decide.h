@@ -61,7 +61,7 @@ typedef struct fact_set {
 } fact_set;
 void fact_set_init(fact_set *set, po_arena *arena);
 void fact_set_load(fact_set *set, const fact *loaded); // appends a stored fact, clean
-// Merges one stated fact; true when anything changed.
+// Merges one stated fact; true when anything changed. Text is not copied: it must live as long as the set.
 bool fact_set_merge(fact_set *set, const fact *stated);
 // The payment key's fact in state PAID exists.
 bool fact_set_has_paid(const fact_set *set, po_str provider, po_str account, po_str payment);

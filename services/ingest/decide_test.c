@@ -290,6 +290,20 @@ static void a_cancel_is_refused_once_there_is_money(void **state) {
     }
 }
 
+static void reversed_and_held_orders_are_not_canceled(void **state) {
+    (void)state;
+    static const order_state states[] = {ORDER_REVERSED, ORDER_REVIEW};
+    for (size_t i = 0; i < 2; i++) {
+        desk d = desk_of(order_for(4900));
+        decision made;
+        po_err err = {0};
+        d.order.position.state = states[i];
+        assert_false(decide_cancel(&d.order, &d.facts, &made, &err));
+        assert_false(d.order.canceled_by_shop);
+        po_arena_free(&d.arena);
+    }
+}
+
 // --- Permutations
 
 enum { MULTISETS = 600, DRAWN_MAX = 7, SHUFFLES = 60 };
@@ -504,6 +518,7 @@ int main(void) {
         cmocka_unit_test(qualification_rises_only_behind_a_reversal),
         cmocka_unit_test(an_impossible_move_is_held_for_review),
         cmocka_unit_test(a_cancel_is_refused_once_there_is_money),
+        cmocka_unit_test(reversed_and_held_orders_are_not_canceled),
         cmocka_unit_test(arrival_does_not_matter),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -130,10 +130,31 @@ static void paid_means_that_due_was_reached_at_some_moment(void **state) {
          4900,
          4900,
          0},
+        {"a refund stated as older than its payment waits for it",
+         {paid("p1", 4900, 150), refund("r1", "p1", STATE_PAID, 1000, 200), paid("p2", 100, 300),
+          refund("r2", "p2", STATE_PAID, 100, 100)},
+         ORDER_PAID,
+         VERDICT_QUALIFIED,
+         "",
+         4900,
+         5000,
+         1100},
+        {"what happens at one moment happens together",
+         {paid("p1", 3000, 100), refund_total("c:1000", "p1", 1000, 110), paid("p2", 1900, 120),
+          refund("r1", "p1", STATE_FAILED, 1000, 130), refund("r2", "p1", STATE_PAID, 1000, 130)},
+         ORDER_REVIEW,
+         VERDICT_UNDERPAID,
+         "underpaid",
+         4900,
+         4900,
+         1000},
     };
     CHECK(&o, rows);
     position p = evaluate_facts(
         &o, (fact[]){paid("p1", 3000, 100), paid("p2", 1900, 200), paid("p3", 1, 300)}, 3);
+    assert_int_equal(p.paid_at_us, 200 * PO_SECOND_US);
+    o = order_for(0); // nothing due is reached by a payment, not by a refund before it
+    p = evaluate_facts(&o, (fact[]){paid("p1", 5, 200), refund("r1", "p1", STATE_PAID, 1, 100)}, 2);
     assert_int_equal(p.paid_at_us, 200 * PO_SECOND_US);
 }
 

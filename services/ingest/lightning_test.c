@@ -198,6 +198,10 @@ static void each_state_of_an_invoice(void **state) {
         // settle_date is missing: the invoice's creation, never the observer's clock.
         assert_int_equal(o->facts[0].at_us, NOW - 1000 * PO_SECOND_US);
     }
+    // A date of settling says nothing about an invoice that is not settled.
+    const observation *o =
+        read_invoice(fx, "\"state\":\"ACCEPTED\",\"settle_date\":\"1760000000\"");
+    assert_int_equal(o->facts[0].at_us, NOW - 1000 * PO_SECOND_US);
 }
 
 // Reports 45 and 47: 64 bits, and millisatoshi stay.

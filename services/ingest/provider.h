@@ -53,7 +53,7 @@ typedef struct reference {
 typedef enum disposition {
     OBS_FACTS,      // has facts and/or references to apply
     OBS_IGNORED,    // a type we do not use: recorded, nothing to decide
-    OBS_FOREIGN,    // of another account or mode: recorded apart (event id prefixed "foreign:"), never decided
+    OBS_FOREIGN,    // of another account or mode: recorded apart (event_id has the prefix "foreign:"), never decided
     OBS_QUARANTINE, // verified but unreadable: recorded with id "sha256:<hex>" or its own id, never decided
 } disposition;
 
@@ -63,7 +63,7 @@ typedef struct observation {
     po_str event_id;           // the provider's, ≤ 255 printable ASCII
     po_str type;               // the provider's word, "checkout.session.completed"; "" when unreadable
     po_str problem;            // why quarantined or foreign: a short code
-    uint8_t digest[32];        // content digest: SHA-256 over what was read (DESIGN §2.3)
+    uint8_t digest[32];        // content digest: SHA-256 over what was read
     int64_t occurred_at_us;    // the provider's time of the event
     reference refs[OBS_MAX];   // in order of strength
     size_t n_refs;

@@ -64,7 +64,8 @@ static bool read_token(po_str token, stripe_signature *s) {
     po_str value = {equals + 1, token.n - key.n - 1};
     if (po_str_is(key, "t")) {
         s->t = value;
-        return s->n_t++ == 0 && timestamp_read(value, &s->seconds);
+        s->n_t++;
+        return timestamp_read(value, &s->seconds);
     }
     if (po_str_is(key, "v1")) {
         if (s->n_v1++ >= SIGNATURES_MAX)
