@@ -123,6 +123,15 @@ static void lanes_drop(po_loop *loop) {
     queue_drop(&loop->pending, loop->pending.n);
 }
 
+static void wait_clear(po_loop *loop) {
+    loop->attempt = 0;
+    pthread_mutex_lock(&loop->lock);
+    loop->waiting_since_us = 0;
+    pthread_mutex_unlock(&loop->lock);
+    po_gauge(po_meter.waiting, NULL, 0);
+    po_gauge(po_meter.alarm, NULL, 0);
+}
+
 static void lanes_set(po_loop *loop, const rd_kafka_topic_partition_list_t *list) {
     lanes_drop(loop);
     if (list->cnt == 0)
@@ -149,13 +158,14 @@ static void show_lanes(const po_loop *loop) {
 }
 
 // --- Pausing. Only lanes that have given a message: before that librdkafka may resume elsewhere than it was to
-// start. The others are paused by their first message.
+// start. The others are paused by their first message. A pause outlives the assignment, so it is lifted before.
 
-static void pause_lanes(po_loop *loop, bool pause, const lane *only) {
+static void pause_set(po_loop *loop, bool pause, bool (*which)(const lane *one, const void *arg),
+                      const void *arg) {
     rd_kafka_topic_partition_list_t *list = rd_kafka_topic_partition_list_new(8);
     for (size_t i = 0; i < loop->n_lanes; i++) {
         const lane *one = &loop->lanes[i];
-        if (only ? one == only : one->seen && !one->blocked)
+        if (which(one, arg))
             rd_kafka_topic_partition_list_add(list, one->topic, one->partition);
     }
     rd_kafka_resp_err_t code = RD_KAFKA_RESP_ERR_NO_ERROR;
@@ -168,11 +178,25 @@ static void pause_lanes(po_loop *loop, bool pause, const lane *only) {
     rd_kafka_topic_partition_list_destroy(list);
 }
 
+static bool is_free(const lane *one, const void *arg) {
+    (void)arg;
+    return one->seen && !one->blocked;
+}
+
+static bool is_same(const lane *one, const void *arg) {
+    return one == arg;
+}
+
+static bool is_any(const lane *one, const void *arg) {
+    (void)one, (void)arg;
+    return true;
+}
+
 static void resume(po_loop *loop) {
     if (!loop->paused)
         return;
     loop->paused = false;
-    pause_lanes(loop, false, NULL);
+    pause_set(loop, false, is_free, NULL);
 }
 
 // --- Membership
@@ -202,7 +226,10 @@ static void on_rebalance(rd_kafka_t *kafka, rd_kafka_resp_err_t code,
     } else {
         if (!lost && loop->n_lanes)
             commit_stored(loop);
+        pause_set(loop, false, is_any, NULL);
+        loop->paused = false;
         lanes_drop(loop);
+        wait_clear(loop);
     }
     show_lanes(loop);
     rd_kafka_resp_err_t failed = rd_kafka_assign(kafka, assigned ? list : NULL);
@@ -248,7 +275,7 @@ static bool take_one(po_loop *loop, int timeout_ms) {
     one->seen = true;
     queue_push(one->blocked ? &one->held : &loop->pending, message);
     if (first && loop->paused)
-        pause_lanes(loop, true, one);
+        pause_set(loop, true, is_same, one);
     return true;
 }
 
@@ -305,14 +332,9 @@ static void wait_over(po_loop *loop) {
     loop->attempt = 0;
     if (!loop->waiting_since_us)
         return;
-    int64_t waited_ms = (po_now_us() - loop->waiting_since_us) / 1000;
     po_log(PO_INFO, "going on", PO_TEXT("after", loop->waiting_for.code),
-           PO_INT("waited_ms", waited_ms));
-    pthread_mutex_lock(&loop->lock);
-    loop->waiting_since_us = 0;
-    pthread_mutex_unlock(&loop->lock);
-    po_gauge(po_meter.waiting, NULL, 0);
-    po_gauge(po_meter.alarm, NULL, 0);
+           PO_INT("waited_ms", (po_now_us() - loop->waiting_since_us) / 1000));
+    wait_clear(loop);
 }
 
 static void applied(po_loop *loop, size_t n) {
@@ -348,7 +370,7 @@ static void wait_out(po_loop *loop, const po_err *err) {
     wait_noted(loop, err);
     if (!loop->paused) {
         loop->paused = true;
-        pause_lanes(loop, true, NULL);
+        pause_set(loop, true, is_free, NULL);
     }
     int64_t until = po_mono_ms() + po_backoff_ms(loop->attempt, BACKOFF_MS, BACKOFF_CAP_MS);
     if (loop->attempt < 16)
@@ -357,8 +379,8 @@ static void wait_out(po_loop *loop, const po_err *err) {
     while (loop->pending.n && !po_stopping() && (left = until - po_mono_ms()) > 0) {
         if (loop->options.beat)
             po_beat_tick(loop->options.beat);
-        take_one(loop, left < IDLE_MS ? (int)left : IDLE_MS);
         po_gauge(po_meter.waiting, NULL, (double)(po_now_us() - loop->waiting_since_us) / 1e6);
+        take_one(loop, left < IDLE_MS ? (int)left : IDLE_MS);
     }
 }
 
@@ -388,7 +410,7 @@ static void block(po_loop *loop, const po_err *err) {
     }
     loop->pending.n = kept;
     pthread_mutex_unlock(&loop->lock);
-    pause_lanes(loop, true, one);
+    pause_set(loop, true, is_same, one);
     log_blocked(one);
     show_lanes(loop);
 }
@@ -404,7 +426,7 @@ static void unblock(po_loop *loop, lane *one) {
     queue_done(&one->held);
     one->blocked = false;
     pthread_mutex_unlock(&loop->lock);
-    pause_lanes(loop, false, one);
+    pause_set(loop, false, is_same, one);
     show_lanes(loop);
 }
 

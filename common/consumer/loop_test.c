@@ -22,6 +22,7 @@ typedef struct sink {
     int64_t applied[PARTITIONS]; // the next offset of each partition
     int64_t total;
     int64_t calls, fail_every; // every n-th call fails, with one kind after the other
+    bool down;                 // every call fails as if the database were away
     bool again;                // messages may come twice: the mock refuses commits in a rebalance
     int32_t poison_partition;  // -1: none
     int64_t poison_offset;
@@ -33,6 +34,8 @@ static bool sink_run(void *arg, rd_kafka_message_t **messages, size_t n, po_err 
     s->calls++;
     if ((int64_t)n > s->most)
         s->most = (int64_t)n;
+    if (s->down)
+        return po_fail(err, PO_RETRY, "down", "as the test wants");
     static const po_kind kinds[] = {PO_RETRY, PO_BUG, PO_UNCERTAIN};
     if (s->fail_every && s->calls % s->fail_every == 0)
         return po_fail(err, kinds[s->calls / s->fail_every % 3], "test", "as the test wants");
@@ -163,6 +166,30 @@ static void a_member_that_comes_takes_over_without_a_gap(void **state) {
         assert_int_equal(committed("shares", p), PER_PARTITION);
 }
 
+// A member that waits, all paused, loses its partitions to another; what it gets then must flow.
+static void waiting_does_not_outlive_the_assignment(void **state) {
+    (void)state;
+    sink s = {.again = true, .poison_partition = -1};
+    po_loop *first = join("hands", &s);
+    turn_until(first, &s.total, 1);
+    s.down = true;
+    po_loop *second = join("hands", &s);
+    po_err err = {0};
+    assert_true(po_loop_turn(first, &err)); // ends by the revocation alone
+    json_t *status = po_loop_status(first);
+    assert_true(json_is_null(json_object_get(status, "waiting")));
+    json_decref(status);
+    s.down = false;
+    int64_t until = po_mono_ms() + TURNS_MS;
+    while (s.total < PARTITIONS * PER_PARTITION && po_mono_ms() < until) {
+        assert_true(po_loop_turn(first, &err));
+        assert_true(po_loop_turn(second, &err));
+    }
+    assert_int_equal(s.total, PARTITIONS * PER_PARTITION);
+    po_loop_close(&first);
+    po_loop_close(&second);
+}
+
 static void closing_is_bounded_without_a_broker(void **state) {
     (void)state;
     sink s = {.poison_partition = -1};
@@ -215,6 +242,7 @@ int main(void) {
         cmocka_unit_test(a_refused_event_blocks_its_partition_only),
         cmocka_unit_test(a_blocked_partition_commits_nothing_behind_the_event),
         cmocka_unit_test(a_member_that_comes_takes_over_without_a_gap),
+        cmocka_unit_test(waiting_does_not_outlive_the_assignment),
         cmocka_unit_test(closing_is_bounded_without_a_broker),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
