@@ -53,7 +53,8 @@ static const po_stmt SQL[] = {
     [READ_FACTS] = {"read_facts",
         "SELECT order_id, provider, account, kind, object, currency, exponent, payment, state, rank, canceled_seen,"
         " waived, amount, amount_most, discount, at"
-        " FROM ingest.fact WHERE order_id = ANY($1::text[]) ORDER BY order_id"},
+        " FROM ingest.fact WHERE order_id = ANY($1::text[])"
+        " ORDER BY order_id, provider, account, kind, object, currency, exponent"},
     [PUT_FACTS] = {"put_facts",
         "INSERT INTO ingest.fact (order_id, provider, account, kind, object, currency, exponent, payment, state, rank,"
         " canceled_seen, waived, amount, amount_most, discount, at)"
