@@ -56,8 +56,13 @@ static bool blames_record(rd_kafka_resp_err_t code) {
     }
 }
 
+static void forget_limits(sender *s) {
+    for (topic *t = s->topics; t; t = t->next)
+        t->limit = 0;
+    s->stale = true;
+}
+
 static void on_delivery(rd_kafka_t *kafka, const rd_kafka_message_t *message, void *opaque) {
-    (void)kafka;
     sender *s = opaque;
     s->in_flight--;
     po_err err = {0};
@@ -65,6 +70,8 @@ static void on_delivery(rd_kafka_t *kafka, const rd_kafka_message_t *message, vo
     if (message->err) {
         (void)po_kafka_fail(&err, message->err, "delivering");
         verdict = blames_record(message->err) ? SENDER_REJECTED : SENDER_FAILED;
+        if (message->err == RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE && kafka == s->producers[TOGETHER])
+            forget_limits(s); // a topic's limit has been lowered
     }
     s->options.done(s->options.arg, message->_private, verdict, &err);
 }
@@ -99,7 +106,7 @@ static bool read_limits(sender *s, rd_kafka_event_t *event, po_err *err) {
     rd_kafka_resp_err_t failed = rd_kafka_event_error(event);
     if (failed == RD_KAFKA_RESP_ERR__TIMED_OUT || failed == RD_KAFKA_RESP_ERR__TRANSPORT)
         return po_kafka_fail(err, failed, "reading the limits of topics");
-    if (failed) { // not allowed to ask
+    if (failed) { // as when we are not allowed to ask
         po_log(PO_WARN, "the limits of topics cannot be read",
                PO_TEXT("code", rd_kafka_err2name(failed)));
         return true;
@@ -110,7 +117,6 @@ static bool read_limits(sender *s, rd_kafka_event_t *event, po_err *err) {
         rd_kafka_DescribeConfigs_result_resources(result, &n);
     for (size_t i = 0; i < n; i++) {
         topic *topic = sender_topic(s, po_s(rd_kafka_ConfigResource_name(resources[i])));
-        topic->limit = DEFAULT_LIMIT;
         rd_kafka_resp_err_t code = rd_kafka_ConfigResource_error(resources[i]);
         if (code == RD_KAFKA_RESP_ERR_NO_ERROR)
             read_limit(topic, resources[i]);
@@ -125,7 +131,8 @@ static bool ask_limits(sender *s, po_err *err) {
     rd_kafka_ConfigResource_t *wanted[64];
     size_t n = 0;
     for (topic *t = s->topics; t && n < 64; t = t->next)
-        wanted[n++] = rd_kafka_ConfigResource_new(RD_KAFKA_RESOURCE_TOPIC, t->name);
+        if (t->limit == 0)
+            wanted[n++] = rd_kafka_ConfigResource_new(RD_KAFKA_RESOURCE_TOPIC, t->name);
     if (n == 0)
         return true;
     rd_kafka_t *kafka = s->producers[ALONE];
@@ -192,7 +199,7 @@ static bool open_alone(sender *s, po_err *err) {
 static bool open_together(sender *s, po_err *err) {
     s->limit = DEFAULT_LIMIT;
     for (const topic *t = s->topics; t; t = t->next)
-        if (t->limit < s->limit)
+        if (t->limit > 0 && t->limit < s->limit)
             s->limit = t->limit;
     if (s->limit < LEAST_LIMIT)
         s->limit = LEAST_LIMIT;
@@ -256,7 +263,7 @@ topic *sender_topic(sender *s, po_str name) {
     char *own_name = strndup(name.p, name.n);
     if (!t || !own_name)
         abort();
-    *t = (topic){.next = s->topics, .name = own_name, .subject = subject.p, .limit = DEFAULT_LIMIT};
+    *t = (topic){.next = s->topics, .name = own_name, .subject = subject.p};
     s->topics = t;
     s->stale = true;
     return t;

@@ -9,7 +9,7 @@ typedef struct sender sender;
 typedef struct topic { // lives as long as the sender
     struct topic *next;
     char *name, *subject; // subject: "<name>-value"
-    int64_t limit;        // its max.message.bytes as last read
+    int64_t limit;        // its max.message.bytes as last read, 0: not yet
     rd_kafka_topic_t *handles[2];
 } topic;
 
