@@ -34,8 +34,9 @@ struct intake {
     pthread_cond_t filled;
     item *first, *last;                // queue
     size_t depth;
+    size_t bytes;                      // raw bytes of all items, queued or being settled
     item *oldest, *newest;             // waiting for an answer
-    bool closing;
+    bool closing, joined;
     writer *writers;
     pthread_t clock;
     bool clock_runs;
@@ -95,6 +96,7 @@ static void finish(intake *in, item *it, answer answer) {
     give_answer(it, answer);
     pthread_mutex_lock(&in->lock);
     unlink_item(in, it);
+    in->bytes -= it->event.raw.n;
     pthread_mutex_unlock(&in->lock);
     po_arena *arena = it->arena;
     po_arena_free(&arena);
@@ -240,7 +242,7 @@ static size_t wait_batch(intake *in, item **items, bool *ret_closing) {
            pthread_cond_timedwait(&in->filled, &in->lock, &until) == 0) {
     }
     size_t n = take_batch(in, items);
-    *ret_closing = in->closing && n == 0;
+    *ret_closing = in->closing;
     pthread_mutex_unlock(&in->lock);
     return n;
 }
@@ -252,19 +254,34 @@ static bool connect_writer(writer *w, po_err *err) {
     return w->pg || store_open(w->in->options.pg, &w->pg, err);
 }
 
+// At the end what nobody waits for any more is left to its repeat: a queue that a database in trouble has filled must
+// not hold up the exit.
+static size_t keep_awaited(intake *in, item **items, size_t n) {
+    size_t kept = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (atomic_load(&items[i]->request)) {
+            items[kept++] = items[i];
+        } else {
+            finish(in, items[i], ANSWER_BUSY);
+        }
+    }
+    return kept;
+}
+
 static void *writer_main(void *arg) {
     writer *w = arg;
     item *items[INTAKE_BATCH];
     bool closing = false;
-    while (!closing) {
+    for (size_t n = 0; n || !closing;) {
         po_beat_tick(w->beat);
-        size_t n = wait_batch(w->in, items, &closing);
+        n = wait_batch(w->in, items, &closing);
+        size_t kept = closing ? keep_awaited(w->in, items, n) : n;
         po_err err = {0};
-        if (n && connect_writer(w, &err)) {
-            settle_items(w, items, n, (mode){0});
-        } else if (n) {
-            po_log_err(PO_WARN, "database not reachable", &err, PO_INT("events", n));
-            finish_all(w->in, items, n, ANSWER_BUSY);
+        if (kept && connect_writer(w, &err)) {
+            settle_items(w, items, kept, (mode){0});
+        } else if (kept) {
+            po_log_err(PO_WARN, "database not reachable", &err, PO_INT("events", kept));
+            finish_all(w->in, items, kept, ANSWER_BUSY);
         }
     }
     po_pg_close(&w->pg);
@@ -311,8 +328,10 @@ bool intake_put(intake *in, const event *event, po_arena **arena, po_request *re
     atomic_init(&it->request, request);
     it->deadline_ms = po_mono_ms() + INTAKE_ANSWER_MS;
     pthread_mutex_lock(&in->lock);
-    bool room = in->depth < INTAKE_QUEUE && !in->closing;
+    size_t bytes = it->event.raw.n; // one event always fits into an empty intake
+    bool room = in->depth < INTAKE_QUEUE && !in->closing && (in->bytes == 0 || in->bytes + bytes <= INTAKE_BYTES);
     if (room) {
+        in->bytes += bytes;
         *(in->last ? &in->last->next : &in->first) = it;
         in->last = it;
         in->depth++;
@@ -338,21 +357,29 @@ bool intake_full(void *in) {
     return intake_depth(in) >= INTAKE_QUEUE;
 }
 
+void intake_finish(intake *in) {
+    if (!in || in->joined) {
+        return;
+    }
+    pthread_mutex_lock(&in->lock);
+    in->closing = true;
+    pthread_cond_broadcast(&in->filled);
+    pthread_mutex_unlock(&in->lock);
+    for (unsigned i = 0; i < in->options.writers; i++) {
+        pthread_join(in->writers[i].thread, NULL);
+    }
+    if (in->clock_runs) {
+        pthread_join(in->clock, NULL);
+    }
+    in->joined = true;
+}
+
 void intake_close(intake **in) {
     intake *closed = *in;
     if (!closed) {
         return;
     }
-    pthread_mutex_lock(&closed->lock);
-    closed->closing = true;
-    pthread_cond_broadcast(&closed->filled);
-    pthread_mutex_unlock(&closed->lock);
-    for (unsigned i = 0; i < closed->options.writers; i++) {
-        pthread_join(closed->writers[i].thread, NULL);
-    }
-    if (closed->clock_runs) {
-        pthread_join(closed->clock, NULL);
-    }
+    intake_finish(closed);
     pthread_cond_destroy(&closed->filled);
     pthread_mutex_destroy(&closed->lock);
     free(closed->writers);

@@ -18,6 +18,7 @@ typedef struct intake_options {
 #define INTAKE_BATCH 512                 // events in one transaction
 #define INTAKE_BATCH_BYTES (4U << 20)    // raw bytes in one transaction
 #define INTAKE_QUEUE 20000               // events waiting; beyond it: busy
+#define INTAKE_BYTES (64U << 20)         // raw bytes held, also of events answered late; beyond it: busy
 #define INTAKE_ANSWER_MS 2000            // longest wait for an answer
 
 PO_MUST_CHECK bool intake_open(const intake_options *options, intake **ret_intake, po_err *err);
@@ -26,7 +27,9 @@ PO_MUST_CHECK bool intake_open(const intake_options *options, intake **ret_intak
 PO_MUST_CHECK bool intake_put(intake *in, const event *event, po_arena **arena, po_request *request);
 bool intake_full(void *in);   // for readiness
 size_t intake_depth(const intake *in);
-// Settles everything that has queued, answers it, joins. Nothing may be put afterwards.
+// Settles everything that somebody waits for, answers it, joins; what is put from now on is refused. Accepts NULL.
+void intake_finish(intake *in);
+// Finishes, and frees: only when no handler can put any more, that is behind the server's end.
 void intake_close(intake **in);
 
 void intake_declare_metrics(void);

@@ -112,7 +112,8 @@ static bool start_workers(const po_config *config, const po_pg_options *pg, part
            sweep_start(pg, p->in, &p->sweep, err);
 }
 
-// Stop accepting → writers finish → every suspended connection resumed → stop the daemon.
+// Stop accepting → writers finish → every suspended connection resumed → stop the daemon; only then is memory freed
+// that a request on a connection kept alive still looks at.
 static void drain(parts *p) {
     po_ready_set(false);
     if (p->http) {
@@ -120,9 +121,11 @@ static void drain(parts *p) {
     }
     sweep_stop(&p->sweep);
     po_work_stop(&p->undecided);
+    intake_finish(p->in);
+    orders_finish(p->orders);
+    po_http_close(&p->http);
     intake_close(&p->in);
     orders_close(&p->orders);
-    po_http_close(&p->http);
     po_ring_close(&p->ring);
     accounts_free(&p->accounts);
 }
@@ -131,6 +134,7 @@ static bool run(const po_config *config, po_err *err) {
     po_pg_options pg = {.dsn = po_config_text(config, "DSN"),
                         .application_name = "payonce-ingest",
                         .lock_timeout_ms = 250,
+                        .statement_timeout_ms = 5000, // a frozen server is given up after 15 s
                         .idle_in_tx_timeout_ms = 5000};
     po_pg_options orders_pg = pg;
     orders_pg.statement_timeout_ms = 2000;

@@ -500,8 +500,7 @@ bool orders_open(const orders_options *options, orders **ret_orders, po_err *err
     return true;
 }
 
-void orders_close(orders **orders) {
-    struct orders *o = *orders;
+void orders_finish(orders *o) {
     if (!o) {
         return;
     }
@@ -509,9 +508,17 @@ void orders_close(orders **orders) {
     o->closing = true;
     pthread_cond_broadcast(&o->filled);
     pthread_mutex_unlock(&o->lock);
-    for (unsigned i = 0; i < o->running; i++) {
-        pthread_join(o->threads[i], NULL);
+    for (; o->running; o->running--) {
+        pthread_join(o->threads[o->running - 1], NULL);
     }
+}
+
+void orders_close(orders **orders) {
+    struct orders *o = *orders;
+    if (!o) {
+        return;
+    }
+    orders_finish(o);
     pthread_cond_destroy(&o->filled);
     pthread_mutex_destroy(&o->lock);
     free(o->threads);

@@ -16,7 +16,9 @@ typedef struct orders_options {
 } orders_options;
 
 PO_MUST_CHECK bool orders_open(const orders_options *options, orders **ret_orders, po_err *err);
-void orders_close(orders **orders); // answers what has queued, joins
+// Answers what has queued, joins; what is asked from now on is refused. Accepts NULL.
+void orders_finish(orders *orders);
+void orders_close(orders **orders); // finishes, and frees: only behind the server's end, for handlers look at it
 
 void orders_register(po_request *request, void *orders);   // POST /v1/orders
 void orders_show(po_request *request, void *orders);       // GET  /v1/orders/*

@@ -104,7 +104,7 @@ bool undecided_start(const accounts *accounts, const po_pg_options *pg, po_ring 
                     .depth = DEPTH,
                     .workers = workers,
                     .batch = 16,
-                    .lease_ms = 30000,
+                    .lease_ms = 10000, // how long the rows of a killed worker rest
                     .idle_ms = 100,
                     .backoff_ms = 200,
                     .backoff_cap_ms = 30000,

@@ -1,0 +1,167 @@
+"""Ingest under faults: killed, cut off from its database, drained while callers stay, fed with what does not fit. The
+callers are like providers: they repeat until a 2xx."""
+
+import http.client
+import random
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+import accounts
+from conftest import Services
+from link import Link
+from service import Answer, Service, call
+from shop import Shop, encode, now
+from sign import standard_webhook_headers, stripe_header
+from stack import Postgres, Stack
+from wait import until
+
+
+def insist(shop: Shop, event: dict[str, Any]) -> Answer:
+    """Sends as a provider does: signed anew each time, until a 2xx; broken connections are no answer."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        with suppress(OSError, http.client.HTTPException, RuntimeError):
+            got = shop.send(event, expect=None)
+            if got.status == 200:
+                return got
+        time.sleep(0.05)
+    raise TimeoutError(f"{event['id']} was never taken")
+
+
+# --- Killed
+
+def test_p1_p3_killed_again_and_again_every_event_is_recorded_and_counted_once(services, stack, tag, events) -> None:
+    """FAULTS 19, PROVIDERS fault 12: kill -9 at any moment; every provider repeats until it is answered."""
+    services.start("ingest")
+    shop = Shop(services["ingest"], stack.api_token, tag)
+    names = [f"o{i}" for i in range(120)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(shop.register, names))
+    sends = []
+    for name in names:
+        sends += [shop.stripe_event("checkout.session.completed", shop.session(name, 3000)),
+                  shop.stripe_event("checkout.session.completed", shop.session(
+                      name, 1900, payment=f"pi_{tag}_{name}_2", session=f"cs_{tag}_{name}_2")),
+                  shop.stripe_event("refund.created", shop.refund(name, name, 900))]
+    dice = random.Random(7)
+    dice.shuffle(sends)
+    answered, kills = [], 0
+    with ThreadPoolExecutor(16) as pool:
+        pending = [pool.submit(lambda e: answered.append(insist(shop, e)), e) for e in sends]
+        while (left := len(sends) - len(answered)) > 30:
+            until(lambda: len(sends) - len(answered) <= left - 20, 60, "it takes events again", every=0.001)
+            time.sleep(dice.uniform(0, 0.02))
+            services["ingest"].kill9()
+            services["ingest"].start()
+            kills += 1
+        for one in pending:
+            one.result()
+    assert kills >= 5
+    services["ingest"].wait_ready()
+    for name in names:
+        shop.wait_state(name, "paid", received=4900, refunded=900)
+        got = events(shop.id(name))
+        assert [s for _, s in got] == list(range(1, len(got) + 1)), "no number twice, none left out"
+        assert [t for t, _ in got].count("qualified") == 1, got
+    [(recorded,)] = stack.postgres.query(
+        "SELECT count(*) FROM ingest.provider_event WHERE event_id LIKE %s AND disposition = 'facts'", f"evt_{tag}%")
+    assert recorded == len(sends)
+
+
+def test_p2_a_lost_reply_to_commit_is_503_and_the_repeat_a_duplicate(services, stack, tag, events) -> None:
+    with Link(stack.postgres.port) as link:
+        services.start("ingest", env={"PAYONCE_DSN": link.dsn("payonce_ingest"), "PAYONCE_WRITERS": "1"})
+        shop = Shop(services["ingest"], stack.api_token, tag)
+        shop.register("a")
+        shop.send(shop.stripe_event("customer.created", {"id": "cus_1", "object": "customer"}))
+        event = shop.stripe_event("checkout.session.completed", shop.session("a"))
+        link.lose = 1
+        assert shop.send(event, expect=None).status == 503
+        assert link.lost == 1 and events(shop.id("a")) == [("qualified", 1)], "it was committed all the same"
+        shop.send(event, expect="duplicate")
+        assert events(shop.id("a")) == [("qualified", 1)]
+
+
+def test_p4_a_worker_that_loses_the_reply_to_commit_decides_once(services, stack, tag, events) -> None:
+    with Link(stack.postgres.port) as link:
+        services.start("ingest", env={"PAYONCE_DSN": link.dsn("payonce_ingest"), "PAYONCE_UNDECIDED_WORKERS": "1"})
+        shop = Shop(services["ingest"], stack.api_token, tag)
+        direct = services.start("ingest", label="direct")
+        shop.paid("a")
+        link.lose = 1
+        Shop(direct, stack.api_token, tag).register("a")
+        shop.wait_state("a", "paid")
+        assert events(shop.id("a")) == [("qualified", 1)]
+
+
+def test_p1_a_server_that_ends_the_session_at_commit_has_stored_nothing(shop, stack, events) -> None:
+    """The other half of an uncertain COMMIT: the session dies in it, the repeat is the first."""
+    shop.register("a")
+    event = shop.stripe_event("checkout.session.completed", shop.session("a"))
+    with stack.postgres.connect() as conn:
+        conn.execute("CREATE FUNCTION die() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$ BEGIN"
+                     " PERFORM pg_terminate_backend(pg_backend_pid()); RETURN NULL; END $$")
+        conn.execute("CREATE CONSTRAINT TRIGGER die AFTER INSERT ON ingest.provider_event DEFERRABLE INITIALLY DEFERRED"
+                     f" FOR EACH ROW WHEN (NEW.event_id = '{event['id']}') EXECUTE FUNCTION die()")
+    try:
+        assert shop.send(event, expect=None).status == 503
+    finally:
+        with stack.postgres.connect() as conn:
+            conn.execute("DROP TRIGGER die ON ingest.provider_event; DROP FUNCTION die()")
+    shop.send(event)
+    assert events(shop.id("a")) == [("qualified", 1)]
+
+
+# --- Draining
+
+class Caller:
+    """A connection that is kept alive."""
+
+    def __init__(self, ingest: Service) -> None:
+        self._conn = http.client.HTTPConnection("127.0.0.1", ingest.port("http"), timeout=10)
+        self._conn.connect()
+
+    def post(self, path: str, body: bytes, headers: dict[str, str]) -> int:
+        self._conn.request("POST", path, body, headers)
+        got = self._conn.getresponse()
+        got.read()
+        return got.status
+
+
+@pytest.mark.parametrize("path", ["/webhooks/stripe/shop", "/v1/orders"])
+def test_drain_answers_callers_on_open_connections_to_its_last_moment(shop, stack, tag, path: str) -> None:
+    """DESIGN §2.2: a request that comes in on a connection kept alive finds the queues closed, never gone."""
+    callers = [Caller(shop.ingest) for _ in range(16)]
+    with stack.postgres.connect() as conn:  # one call of the orders API holds the drain up
+        conn.execute("CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(1); RETURN NEW;"
+                     " END $$")
+        conn.execute("CREATE TRIGGER slow BEFORE INSERT ON ingest.shop_order FOR EACH ROW"
+                     f" WHEN (NEW.order_id = '{shop.id('slow')}') EXECUTE FUNCTION slow()")
+    body = encode(shop.stripe_event("customer.created", {"id": "cus_1", "object": "customer"}))
+    if path == "/v1/orders":
+        body = encode(shop.order("a"))
+    statuses = []
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            held = pool.submit(shop.api, "POST", "/v1/orders", shop.order("slow"))
+            until(lambda: stack.postgres.query("SELECT 1 FROM pg_stat_activity WHERE wait_event = 'PgSleep'"), 10, "held")
+            ended = ThreadPoolExecutor(1).submit(shop.ingest.term)
+            until(lambda: shop.ingest.log_lines("stopping"), 10, "it is stopping")
+            for caller in callers:  # at many moments of the drain
+                time.sleep(0.05)
+                headers = {"Stripe-Signature": stripe_header(accounts.secret("shop"), body, now()),
+                           "Authorization": f"Bearer {stack.api_token}"}
+                with suppress(ConnectionError, http.client.RemoteDisconnected):
+                    statuses.append(caller.post(path, body, headers))
+            assert held.result().status == 201, "what was taken is finished"
+            assert ended.result() == 0
+    finally:
+        with stack.postgres.connect() as conn:
+            conn.execute("DROP TRIGGER slow ON ingest.shop_order; DROP FUNCTION slow()")
+    assert set(statuses) <= {200, 201, 503}, statuses
+    assert statuses, "the drain was over too soon for this test"
