@@ -20,7 +20,7 @@ from typing import Any
 import process
 import verify
 from oracle import Stream, expected
-from player import Outcome, Player
+from player import CONNECTIONS, Outcome, Player
 from service import Service
 from smtp_sink import SmtpSink
 from stack import ROOT, Stack
@@ -31,7 +31,6 @@ READS = {"ledger": ("payments.v1",), "loyalty": ("payments.v1",), "access": ("pa
          "receipts": ("payments.v1", "contacts.v1")}  # consumers, and what they read
 VICTIMS = ("ingest", "relay", "ledger", "receipts")
 MAIL_PARALLEL = 2
-KILL_GAP_S = 5  # of play between two kills, besides the recovery of the first
 
 UNDECIDED = """SELECT count(*) FROM ingest.undecided WHERE reason NOT IN ('order_unknown', 'payment_unknown')
     OR (NOT unmatched AND due_at <= now())"""
@@ -83,35 +82,30 @@ class Demo:
         """Sends the whole stream; kills each victim that often meanwhile, and waits for its recovery."""
         victims = list(VICTIMS * kills_each)
         random.Random(self.seed).shuffle(victims)
-        lines = len(self.stream.lines)
-        pace = lines / (KILL_GAP_S * len(victims)) if victims else None
-        player = Player(self.stream, self.port, self.stack.api_token, self.seed, pace=pace, timeout=timeout)
-        # The line before each kill, and up to which lines may go before its victim is back.
-        at = [lines * (2 * i + 1) // (2 * len(victims) + 2) for i in range(len(victims))]
-        player.hold(at[0] + lines // (len(victims) + 1) if at else lines)
+        part = len(self.stream.lines) // (len(victims) + 1)  # lines sent from one recovery to the next
+        player = Player(self.stream, self.port, self.stack.api_token, self.seed, limit=part if victims else None,
+                        timeout=timeout)
         player.start()
         try:
             for i, victim in enumerate(victims):
-                until(lambda: player.outcome.sent >= at[i] or player.over, timeout, f"{at[i]} lines sent")
-                self._kill(victim, player)
-                player.allow(at[i + 1] + lines // (len(victims) + 1) if i + 1 < len(at) else lines)
+                if not player.reach(part * i + part // 2):
+                    break
+                self._kill(victim, player, part * (i + 1))
+                player.allow(part * (i + 2) if i + 1 < len(victims) else len(self.stream.lines))
             self.outcome = player.wait()
         finally:
             player.stop()
         return self.outcome
 
-    def _kill(self, victim: str, player: Player) -> None:
+    def _kill(self, victim: str, player: Player, limit: int) -> None:
         """SIGKILL, start anew, and wait until it is ready and its own work goes on."""
-        if player.over:
-            raise RuntimeError(f"the play was over before {victim} could be killed")
         one = self.services[victim]
         one.kill9()
         self.kills.append(victim)
-        begun = time.monotonic()
+        begun, answered = time.monotonic(), player.answered
         one.start().wait_ready()
         if victim == "ingest":
-            sent = player.outcome.sent
-            until(lambda: player.outcome.sent > sent or player.over, 60, "ingest answers again")
+            player.reach(min(answered + CONNECTIONS + 1, limit))
         elif victim == "relay":
             newest = self._newest()
             until(lambda: self._count(UNPUBLISHED, newest) == 0, 60, "relay publishes again")
@@ -119,7 +113,7 @@ class Demo:
             ends = {topic: self.stack.kafka.ends(topic) for topic in READS[victim]}
             until(lambda: all(self._reached(victim, topic, end) for topic, end in ends.items()), 90,
                   f"{victim} reads again")
-        say(f"  killed {victim}, back after {time.monotonic() - begun:.1f} s ({player.outcome.sent} lines sent)")
+        say(f"  killed {victim} after {answered} answers, back after {time.monotonic() - begun:.1f} s")
 
     # --- Drain: what has flowed out of one stage cannot come back to it
 
@@ -152,6 +146,9 @@ class Demo:
         allowed = self.kills.count("receipts") * MAIL_PARALLEL
         report = verify.compare(expected(self.stream), found, allowed)
         report.faults += self.outcome.faults
+        report.faults += [f"{name}: {n:g} events said something else under the key of an effect" for name in READS
+                          if self.services[name].alive
+                          and (n := self.services[name].metric("payonce_consumer_conflicts_total"))]
         return report
 
     # --- Replays of the topics; the consumers are stopped
@@ -207,6 +204,7 @@ def running(args: argparse.Namespace, stream: Stream) -> Iterator[Demo]:
             yield demo.start()
             for fault in demo.stop():
                 demo.outcome.faults.append(fault)
+                say(fault)
         except BaseException:
             args.keep = True
             raise
@@ -255,7 +253,7 @@ def main() -> int:
     p.add_argument("--kills", type=int, default=3, metavar="N", help="how often each, with --kill (3)")
     p.add_argument("--stream", type=Path, default=ROOT / "tests/replay/streams/demo.ndjson", metavar="FILE")
     p.add_argument("--seed", type=int, default=1, help="of the order in which lines are sent and services killed")
-    p.add_argument("--json", type=Path, default=Path("build/demo.json"), metavar="FILE", help="the table as JSON")
+    p.add_argument("--json", type=Path, default=ROOT / "build/demo.json", metavar="FILE", help="the table as JSON")
     p.add_argument("--keep", action="store_true", help="keep the logs in build/demo-logs, as after a failure")
     try:
         return 0 if run(p.parse_args()) else 1

@@ -29,14 +29,15 @@ class Outcome:
 
 
 class Player:
-    """`limit` lines may be sent; raise it with allow(). `pace`: lines per second, None: as fast as it goes."""
+    """start() sends the whole stream, or with `limit` only so many lines from the front of the order, and more
+    once they are allowed: so the play can be held at any place."""
 
     def __init__(self, stream: Stream, port: int, token: str, seed: int = 1, connections: int = CONNECTIONS,
-                 pace: float | None = None, timeout: float = 300) -> None:
+                 limit: int | None = None, timeout: float = 300) -> None:
         self.stream, self.port, self.token = stream, port, token
         self.base = int(time.time())
         self.outcome = Outcome()
-        self._pace, self._connections, self._seed = pace, connections, seed
+        self._connections, self._seed = connections, seed
         self._order = legal_order(stream.lines, random.Random(seed))
         self._rank = {line["n"]: i for i, line in enumerate(self._order)}
         self._needs = {line["n"]: set(line.get("after", ())) for line in self._order}
@@ -46,16 +47,15 @@ class Player:
                 self._leads.setdefault(need, []).append(n)
         self._ready = [(self._rank[n], n) for n, needs in self._needs.items() if not needs]
         heapq.heapify(self._ready)
-        self._left = self._limit = len(self._order)
+        self._left = len(self._order)
+        self._limit = self._left if limit is None else limit
         self._turn = threading.Condition()
-        self._begun = time.monotonic()
-        self._deadline = self._begun + timeout
+        self._deadline = time.monotonic() + timeout
         self._threads: list[threading.Thread] = []
 
     # --- The outside
 
     def start(self) -> "Player":
-        self._begun = time.monotonic()
         for i in range(self._connections):
             one = threading.Thread(target=self._work, args=(i,), name=f"player-{i}", daemon=True)
             self._threads.append(one)
@@ -76,19 +76,20 @@ class Player:
         for one in self._threads:
             one.join()
 
-    def hold(self, lines: int) -> None:
-        """No more than that many lines from the front of the order, until allow()."""
-        with self._turn:
-            self._limit = lines
-
     def allow(self, lines: int) -> None:
         with self._turn:
             self._limit = max(self._limit, lines)
             self._turn.notify_all()
 
     @property
-    def over(self) -> bool:
-        return not any(one.is_alive() for one in self._threads)
+    def answered(self) -> int:
+        return len(self._order) - self._left
+
+    def reach(self, lines: int, timeout: float = float("inf")) -> bool:
+        """Waits until that many lines are answered; false when the time is up, this one's or the play's."""
+        left = min(timeout, self._deadline - time.monotonic())
+        with self._turn:
+            return self._turn.wait_for(lambda: self.answered >= lines, left)
 
     # --- Each connection
 
@@ -105,13 +106,9 @@ class Player:
     def _next(self) -> Line | None:
         with self._turn:
             while self._left and time.monotonic() < self._deadline:
-                wait = 0.5
                 if self._ready and self._ready[0][0] < self._limit:
-                    early = self._ready[0][0] / self._pace + self._begun - time.monotonic() if self._pace else 0
-                    if early <= 0:
-                        return self.stream.lines[heapq.heappop(self._ready)[1] - 1]
-                    wait = min(wait, early)
-                self._turn.wait(wait)
+                    return self.stream.lines[heapq.heappop(self._ready)[1] - 1]
+                self._turn.wait(0.5)
             return None
 
     def _answered(self, line: Line, fault: str | None) -> None:
