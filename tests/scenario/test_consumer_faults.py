@@ -1,0 +1,259 @@
+"""Consumers while something breaks: what is not the event's fault is waited out, what is refused holds up its own
+partition, and a kill between any two steps leaves each effect once."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from conftest import Services
+from effects import CONSUMERS, Effects
+from service import Service
+from smtp_sink import SmtpSink
+from stack import Stack
+from topic import PAYMENTS, Event, Topic, in_partition, uuid7
+from wait import until
+
+# A killed member holds its partitions until its session ends: 10 s by default.
+QUICK = "session.timeout.ms=6000"
+
+
+@pytest.fixture(scope="module")
+def sink() -> Iterator[SmtpSink]:
+    with SmtpSink() as it:
+        yield it
+
+
+@pytest.fixture(scope="module")
+def services(stack: Stack, sink: SmtpSink) -> Iterator[Services]:
+    it = Services(stack, sink)
+    it.start(*CONSUMERS, env={"PAYONCE_KAFKA_EXTRA": QUICK})
+    yield it
+    faults = it.end()
+    assert not faults, "\n".join(faults)
+
+
+@pytest.fixture(scope="module")
+def topic(stack: Stack) -> Topic:
+    return Topic(stack)
+
+
+@pytest.fixture(scope="module")
+def effects(stack: Stack) -> Effects:
+    return Effects(stack)
+
+
+def waiting(*services: Service) -> bool:
+    return all(s.metric("payonce_consumer_waiting_seconds") > 0 for s in services)
+
+
+def well(services: Services) -> bool:
+    """No probe fails for what all replicas share (DESIGN §7)."""
+    return all(s.admin_get(f"/{probe}").status == 200 for s in services for probe in ("healthz", "readyz"))
+
+
+@contextmanager
+def locked(stack: Stack, table: str) -> Iterator[None]:
+    """Nobody else touches the table meanwhile."""
+    with stack.postgres.connect(autocommit=False) as conn:
+        conn.execute(f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE")
+        yield
+        conn.rollback()
+
+
+def sessions(stack: Stack, role: str, where: str) -> int:
+    [(n,)] = stack.postgres.query(f"SELECT count(*) FROM pg_stat_activity WHERE usename = %s AND {where}", role)
+    return int(n)
+
+
+def once(effects: Effects, events: list[Event]) -> None:
+    """Every one of these paid orders has each effect once."""
+    orders = [e["order_id"] for e in events]
+    for table in ("ledger.journal", "loyalty.points_entry", "receipts.mail", "access.access_right"):
+        found = effects.stack.postgres.query(
+            f"SELECT order_id, count(*) FROM {table} WHERE order_id = ANY(%s) GROUP BY 1", orders)
+        assert sorted(found) == sorted((o, 1) for o in orders), table
+    assert effects.unbalanced() == []
+
+
+# --- Kills
+
+def test_p19_killed_inside_the_transaction_nothing_and_then_one_balanced_journal(services, stack, topic, effects,
+                                                                                tag) -> None:
+    """FAULTS 19: SIGKILL when the inbox row and the journal are written and their lines wait for a lock."""
+    ledger = services["ledger"]
+    with locked(stack, "ledger.journal_line"):
+        events = [topic.order(f"{tag}-{i}").says("qualified", received=1000) for i in range(50)]
+        topic.flush()
+        until(lambda: sessions(stack, "payonce_ledger", "wait_event_type = 'Lock'"), 20, "ledger in its transaction")
+        ledger.kill9()
+    until(lambda: sessions(stack, "payonce_ledger", "true") == 0, 20, "its session is gone")
+    assert effects.journals(f"{tag}-0") == [] and effects.balances(f"{tag}-0") == {}
+    ledger.start()
+    effects.wait_taken(events, *CONSUMERS)
+    once(effects, events)
+
+
+def test_p19_killed_between_commit_and_offset_the_inbox_knows(services, topic, effects, tag) -> None:
+    """FAULTS 12, the other half: the offset follows the effect, so the event comes again."""
+    ledger = services["ledger"]
+    assert ledger.term() == 0
+    ledger.env["PAYONCE_KAFKA_EXTRA"] = f"{QUICK},auto.commit.interval.ms=600000"
+    ledger.start()
+    events = [topic.order(f"{tag}-{i}").says("qualified", received=1000) for i in range(20)]
+    effects.wait_taken(events, *CONSUMERS)
+    ledger.kill9()
+    ledger.env["PAYONCE_KAFKA_EXTRA"] = QUICK
+    ledger.start().wait_ready()
+    until(lambda: ledger.metric("payonce_consumer_duplicates_total") == 20, 30, "all 20 came again")
+    once(effects, events)
+
+
+def test_p19_postgresql_stopped_under_load_and_a_member_killed_nothing_is_skipped(services, stack, topic, effects,
+                                                                                  tag) -> None:
+    """FAULTS 12, P20."""
+    events = [topic.order(f"{tag}-{i}").event("qualified", received=1000) for i in range(2000)]
+    half, go_on, pace = threading.Event(), threading.Event(), threading.Event()
+
+    def load() -> None:
+        for i, event in enumerate(events):
+            topic.send(event)
+            pace.wait(0.001)
+            if i == 700:
+                half.set()
+            if i == 1400:
+                go_on.wait(60)
+        topic.flush()
+
+    sender = threading.Thread(target=load)
+    sender.start()
+    try:
+        assert half.wait(60)
+        stack.postgres.stop("immediate")
+        until(lambda: waiting(*services), 30, "all wait for PostgreSQL")
+        assert well(services)
+        services["ledger"].kill9()
+        services["ledger"].start().wait_ready()
+        until(lambda: waiting(services["ledger"]), 30, "the new member waits too")
+    finally:
+        stack.postgres.start()
+        go_on.set()
+        sender.join()
+    effects.wait_taken(events, *CONSUMERS, timeout=90)
+    once(effects, events)
+    assert all(s.metric("payonce_consumer_blocked_partitions") == 0 for s in services)
+
+
+# --- Waiting
+
+def test_p20_without_the_registry_a_consumer_waits(services, stack, topic, effects, tag) -> None:
+    """P21 too: those that know the schema already go on."""
+    topic.order(f"{tag}-0").says("qualified", received=1000)  # the producer knows its id from now on
+    stack.registry.stop()
+    ledger = services["ledger"].restart()
+    event = topic.order(tag).says("qualified", received=1000)
+    effects.wait_taken([event], "loyalty", "access", "receipts")
+    until(lambda: waiting(ledger), 30, "ledger waits")
+    [line] = ledger.log_lines("waiting")
+    assert (line["level"], line["code"]) == ("warn", "registry")
+    assert ledger.metric("payonce_consumer_blocked_partitions") == 0 and well(services)
+    stack.registry.start()
+    effects.wait_taken([event], "ledger")
+    once(effects, [event])
+    until(lambda: not waiting(ledger), 10, "waiting is over")
+
+
+def test_p20_without_a_broker_a_consumer_waits(services, stack, topic, effects, tag) -> None:
+    first = [topic.order(f"{tag}-a{i}").says("qualified", received=1000) for i in range(50)]
+    topic.flush()
+    stack.kafka.kill()
+    assert well(services)
+    second = [topic.order(f"{tag}-b{i}").says("qualified", received=1000) for i in range(50)]
+    stack.kafka.start()
+    topic.flush()
+    effects.wait_taken(first + second, *CONSUMERS)
+    once(effects, first + second)
+
+
+def test_p20_without_its_table_a_consumer_waits_and_alarms(services, stack, topic, effects, tag) -> None:
+    """A missing migration is a deployment fault, never the event's (P21: the others go on)."""
+    ledger = services["ledger"]
+    stack.postgres.query("ALTER TABLE ledger.journal RENAME TO journal_away")
+    try:
+        event = topic.order(tag).says("qualified", received=1000)
+        effects.wait_taken([event], "loyalty", "access", "receipts")
+        until(lambda: ledger.metric("payonce_consumer_deployment_fault") == 1, 20, "the alarm")
+        assert waiting(ledger) and ledger.metric("payonce_consumer_blocked_partitions") == 0
+        line = ledger.log_lines("waiting")[-1]
+        assert (line["level"], line["code"]) == ("error", "42P01")
+    finally:
+        stack.postgres.query("ALTER TABLE ledger.journal_away RENAME TO journal")
+    effects.wait_taken([event], "ledger")
+    until(lambda: ledger.metric("payonce_consumer_deployment_fault") == 0, 10, "the alarm ends")
+    once(effects, [event])
+
+
+def test_p21_a_broken_mail_server_delays_the_mail_and_nothing_else(services, topic, effects, sink, tag) -> None:
+    """P26."""
+    sink.refuse()
+    try:
+        order = topic.order(tag, receipt=True)
+        order.contact(f"{tag}@example.org")
+        event = order.says("qualified", received=1000)
+        effects.wait_taken([event], *CONSUMERS)
+        until(lambda: (effects.mail(tag) or ("", 0))[1] >= 2, 30, "two attempts")
+        once(effects, [event])
+    finally:
+        sink.accept()
+    until(lambda: (effects.mail(tag) or ("",))[0] == "sent", 30, "the mail goes out")
+    assert len(sink.to(f"{tag}@example.org")) == 1
+
+
+# --- Refused events
+
+def more(schema: dict, field: str) -> dict:
+    return schema | {"fields": [*schema["fields"], {"name": field, "type": "string", "default": ""}]}
+
+
+def test_p20_a_refused_event_holds_up_its_own_partition_alone(services, stack, topic, effects, tag) -> None:
+    """Five partitions with an unreadable event each, one without; nothing is skipped until someone acts."""
+    orders = [topic.order(in_partition(f"{tag}-", p)) for p in range(6)]
+    events = [o.event("qualified", received=1000) for o in orders]
+    good = topic.body(PAYMENTS, events[0])
+    coming = more(topic.schema(PAYMENTS), f"b_{tag}")
+    unknown = topic.register(f"{tag}-a", more(topic.schema(PAYMENTS), f"a_{tag}")) + 1
+    for p, value, headers in (
+        (0, b"neither a frame nor Avro", {}),
+        (1, good[:len(good) // 2], {}),
+        (2, good, {"ce_sequence": "first"}),
+        (3, topic.body(PAYMENTS, events[3] | {"event_id": uuid7()}), {}),
+        (4, topic.body(PAYMENTS, events[4] | {f"b_{tag}": "x"}, coming, unknown), {}),
+    ):
+        topic.put(PAYMENTS, orders[p].id, value, "payment.qualified", 1, events[p]["event_id"], **headers)
+        topic.flush()
+    bad = {p: end - 1 for p, end in stack.kafka.ends(PAYMENTS).items() if p < 5}
+    behind = [topic.order(in_partition(f"{tag}-behind-", p)).says("qualified", received=1000) for p in range(6)]
+    effects.wait_taken(behind[5:], *CONSUMERS)
+    for service in services:
+        until(lambda s=service: s.metric("payonce_consumer_blocked_partitions") == 5, 20, f"{service.label} blocked")
+    assert well(services)
+
+    # The schema of partition 4 becomes known, so that goes on: by then the others were tried again, too.
+    assert topic.register(f"{tag}-b", coming) == unknown
+    effects.wait_taken([events[4], behind[4]], *CONSUMERS)
+    for service in services:
+        lines = [x for x in service.log_lines() if x["msg"].startswith("partition blocked")]
+        assert sorted((x["partition"], x["level"]) for x in lines if x["offset"] == bad[x["partition"]]) == [
+            (p, "error") for p in range(5)], "logged once each"
+        assert not any(effects.taken(service.name, [event]) for event in behind[:4])
+        committed = stack.kafka.committed(f"payonce-{service.name}", PAYMENTS)
+        assert all(committed[p] <= bad[p] for p in range(4)), "nothing is skipped"
+
+    for service in services:
+        assert service.term() == 0
+    topic.drop_before({p: bad[p] + 1 for p in range(4)})
+    for service in services:
+        service.start()
+    effects.wait_taken(behind, *CONSUMERS)
+    once(effects, [*behind, events[4]])
