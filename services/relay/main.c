@@ -10,7 +10,13 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-enum { MOST_OUTBOXES = 32, PRUNE_EVERY_MS = 60000, STATEMENT_MS = 20000, BEAT_LIMIT_MS = 300000 };
+enum {
+    MOST_OUTBOXES = 32,
+    PRUNE_FIRST_MS = 3000,
+    PRUNE_EVERY_MS = 60000,
+    STATEMENT_MS = 20000,
+    BEAT_LIMIT_MS = 300000
+};
 
 #define HOUR_MS (3600 * 1000LL)
 
@@ -118,7 +124,9 @@ static void prune(outbox *one) {
 static void *prune_all(void *arg) {
     po_beat *beat = arg;
     int64_t every_ms = self.all[0].retention.age_ms / 10;
-    while (po_life_wait(every_ms < PRUNE_EVERY_MS ? every_ms : PRUNE_EVERY_MS)) {
+    if (every_ms > PRUNE_EVERY_MS)
+        every_ms = PRUNE_EVERY_MS;
+    for (int64_t wait_ms = PRUNE_FIRST_MS; po_life_wait(wait_ms); wait_ms = every_ms) {
         for (size_t i = 0; i < self.n; i++) {
             po_beat_tick(beat);
             if (relay_active(self.all[i].relay))

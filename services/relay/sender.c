@@ -35,7 +35,8 @@ static const po_kafka_setting common_settings[] = {
     {"acks", "all"},
     {"partitioner", "murmur2_random"},
     {"message.timeout.ms", "0"},
-    {"queue.buffering.max.messages", "200000"}, // our own bounds are tighter
+    {"topic.metadata.propagation.max.ms", "5000"}, // an unknown topic alarms sooner than by default
+    {"queue.buffering.max.messages", "200000"},    // our own bounds are tighter
     {"queue.buffering.max.kbytes", "131072"},
     {0},
 };
@@ -70,6 +71,8 @@ static void on_delivery(rd_kafka_t *kafka, const rd_kafka_message_t *message, vo
     if (message->err) {
         (void)po_kafka_fail(&err, message->err, "delivering");
         verdict = blames_record(message->err) ? SENDER_REJECTED : SENDER_FAILED;
+        if (verdict == SENDER_REJECTED)
+            err.kind = PO_REFUSED;
         if (message->err == RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE && kafka == s->producers[TOGETHER])
             forget_limits(s); // a topic's limit has been lowered
     }
