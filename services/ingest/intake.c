@@ -1,5 +1,4 @@
-// An item is owned by the queue, then by one writer. Only its request is shared with the clock thread: whoever takes
-// the pointer (atomic exchange) answers. Faults of a batch are narrowed down: another session's locks, a row that
+// An item is owned by the queue, then by one writer; only its request is shared, with the clock of waiters. Faults of a batch are narrowed down: another session's locks, a row that
 // does not fit, and a dead database each have their own next step (see next_step()).
 #include "intake.h"
 #include "base/cleanup.h"
@@ -7,17 +6,15 @@
 #include "life/life.h"
 #include "log/log.h"
 #include "metrics/metrics.h"
+#include "waiters.h"
 #include <pthread.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 
 typedef struct item {
     event event;
     po_arena *arena;
-    _Atomic(po_request *) request;
-    int64_t deadline_ms;
-    struct item *next;                 // in the queue
-    struct item *older, *newer;        // among all that wait for an answer, by deadline
+    waiter waiter;
+    struct item *next; // in the queue
 } item;
 
 typedef struct writer {
@@ -35,11 +32,9 @@ struct intake {
     item *first, *last;                // queue
     size_t depth;
     size_t bytes;                      // raw bytes of all items, queued or being settled
-    item *oldest, *newest;             // waiting for an answer
+    waiters *waiters;
     bool closing, joined;
     writer *writers;
-    pthread_t clock;
-    bool clock_runs;
 };
 
 static po_metric *m_events, *m_batch, *m_commit, *m_answer, *m_conflicts, *m_emitted, *m_narrowed;
@@ -73,52 +68,30 @@ static const struct {
     [ANSWER_LATE] = {503, "late", "{\"error\":{\"code\":\"late\",\"message\":\"no answer in time; send it again\"}}"},
 };
 
-// True when this call was the one to answer.
-static bool give_answer(item *it, answer answer) {
-    po_request *request = atomic_exchange(&it->request, NULL);
-    if (!request) {
-        return false;
-    }
+static void give_answer(po_request *request, answer answer, int64_t waited_ms) {
     po_count(m_events, answers[answer].result, 1);
-    po_observe(m_answer, NULL, (double)(po_mono_ms() - it->deadline_ms + INTAKE_ANSWER_MS) / 1000.0);
+    po_observe(m_answer, NULL, (double)waited_ms / 1000.0);
     po_reply(request, answers[answer].status, "application/json", po_s(answers[answer].body),
              answers[answer].status == 503 ? 1 : 0);
-    return true;
 }
 
-static void unlink_item(intake *in, item *it) {
-    *(it->older ? &it->older->newer : &in->oldest) = it->newer;
-    *(it->newer ? &it->newer->older : &in->newest) = it->older;
+// The writers go on with the event.
+static void answer_late(po_request *request) {
+    give_answer(request, ANSWER_LATE, WAITER_MS);
 }
 
-// Answered, out of the list of those that wait, and gone.
+// Answered, and gone.
 static void finish(intake *in, item *it, answer answer) {
-    give_answer(it, answer);
+    po_request *request = waiter_take(&it->waiter);
+    if (request) {
+        give_answer(request, answer, po_mono_ms() - it->waiter.since_ms);
+    }
+    waiters_remove(in->waiters, &it->waiter);
     pthread_mutex_lock(&in->lock);
-    unlink_item(in, it);
     in->bytes -= it->event.raw.n;
     pthread_mutex_unlock(&in->lock);
     po_arena *arena = it->arena;
     po_arena_free(&arena);
-}
-
-// Answers what has waited too long; the writers go on with it.
-static void *clock_main(void *arg) {
-    intake *in = arg;
-    bool closing = false;
-    while (!closing) {
-        pthread_mutex_lock(&in->lock);
-        int64_t now = po_mono_ms();
-        for (item *it = in->oldest; it && it->deadline_ms <= now; it = it->newer) {
-            give_answer(it, ANSWER_LATE);
-        }
-        closing = in->closing && !in->oldest;
-        pthread_mutex_unlock(&in->lock);
-        if (!closing) {
-            nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
-        }
-    }
-    return NULL;
 }
 
 // --- Settling a batch
@@ -259,7 +232,7 @@ static bool connect_writer(writer *w, po_err *err) {
 static size_t keep_awaited(intake *in, item **items, size_t n) {
     size_t kept = 0;
     for (size_t i = 0; i < n; i++) {
-        if (atomic_load(&items[i]->request)) {
+        if (waiter_waits(&items[i]->waiter)) {
             items[kept++] = items[i];
         } else {
             finish(in, items[i], ANSWER_BUSY);
@@ -301,21 +274,21 @@ bool intake_open(const intake_options *options, intake **ret_intake, po_err *err
     in->writers = writers;
     pthread_mutex_init(&in->lock, NULL);
     pthread_cond_init(&in->filled, NULL);
+    in->options.writers = 0; // running
+    if (!waiters_open(answer_late, &in->waiters, err)) {
+        intake_close(&in);
+        return false;
+    }
     for (unsigned i = 0; i < options->writers; i++) {
         writer *w = &writers[i];
         *w = (writer){.in = in};
         (void)snprintf(w->name, sizeof w->name, "writer-%u", i);
         w->beat = po_beat_new(w->name, 60000);
         if (pthread_create(&w->thread, NULL, writer_main, w) != 0) {
-            in->options.writers = i;
             intake_close(&in);
             return po_fail(err, PO_RETRY, "thread", "cannot start writer %u", i);
         }
-    }
-    in->clock_runs = pthread_create(&in->clock, NULL, clock_main, in) == 0;
-    if (!in->clock_runs) {
-        intake_close(&in);
-        return po_fail(err, PO_RETRY, "thread", "cannot start the clock of answers");
+        in->options.writers++;
     }
     *ret_intake = in;
     return true;
@@ -325,19 +298,15 @@ bool intake_put(intake *in, const event *event, po_arena **arena, po_request *re
     item *it = po_alloc(*arena, sizeof *it);
     it->event = *event;
     it->arena = *arena;
-    atomic_init(&it->request, request);
-    it->deadline_ms = po_mono_ms() + INTAKE_ANSWER_MS;
     pthread_mutex_lock(&in->lock);
     size_t bytes = it->event.raw.n; // one event always fits into an empty intake
     bool room = in->depth < INTAKE_QUEUE && !in->closing && (in->bytes == 0 || in->bytes + bytes <= INTAKE_BYTES);
     if (room) {
         in->bytes += bytes;
+        waiters_add(in->waiters, &it->waiter, request);
         *(in->last ? &in->last->next : &in->first) = it;
         in->last = it;
         in->depth++;
-        it->older = in->newest;
-        *(in->newest ? &in->newest->newer : &in->oldest) = it;
-        in->newest = it;
         *arena = NULL;
         pthread_cond_signal(&in->filled);
     }
@@ -368,9 +337,7 @@ void intake_finish(intake *in) {
     for (unsigned i = 0; i < in->options.writers; i++) {
         pthread_join(in->writers[i].thread, NULL);
     }
-    if (in->clock_runs) {
-        pthread_join(in->clock, NULL);
-    }
+    waiters_close(&in->waiters);
     in->joined = true;
 }
 

@@ -11,6 +11,7 @@
 #include "metrics/metrics.h"
 #include "registration.h"
 #include "store.h"
+#include "waiters.h"
 #include <pthread.h>
 #include <stdlib.h>
 
@@ -44,12 +45,20 @@ static const po_stmt SQL[] = {
         " received, refunded, late, partial, over, qualification, sequence FROM ingest.shop_order WHERE order_id = $1"},
 };
 
+typedef struct answer {
+    unsigned status;
+    json_t *view;
+} answer;
+
+// A call with all that it needs, for its request may be answered, and gone, before it is done.
 typedef struct job {
-    po_request *request;
-    // Leads to exactly one answer, or returns false with the error to answer.
-    bool (*run)(orders *o, struct job *job, po_pg *pg, po_err *err);
+    waiter waiter;
+    po_arena *arena;
+    po_str body, order_id, traceparent; // order_id: of the path
+    // Fills the answer, or fails with the error to answer.
+    bool (*run)(orders *o, const struct job *job, po_pg *pg, answer *ret_answer, po_err *err);
     struct job *next;
-} job; // lives in the request's arena
+} job;
 
 struct orders {
     orders_options options;
@@ -57,12 +66,15 @@ struct orders {
     pthread_cond_t filled;
     job *first, *last;
     size_t depth;
+    size_t bytes; // bodies of all jobs
     bool closing;
+    waiters *waiters;
     pthread_t *threads;
     unsigned running;
 };
 
 #define ORDERS_QUEUE 2000
+#define ORDERS_BYTES (16U << 20)
 
 static po_metric *m_calls;
 
@@ -133,9 +145,15 @@ static bool show(po_pg *pg, po_arena *arena, po_str order_id, json_t **ret_view,
     return true;
 }
 
-static void answer_view(po_request *request, unsigned status, json_t *view) {
-    po_count(m_calls, status == 201 ? "created" : "ok", 1);
-    po_reply_json(request, status, view);
+static void answer_view(po_request *request, const answer *answer) {
+    po_count(m_calls, answer->status == 201 ? "created" : "ok", 1);
+    po_reply_json(request, answer->status, answer->view);
+}
+
+// The command goes on, and may be done all the same; its repeat finds it so.
+static void answer_late(po_request *request) {
+    po_count(m_calls, "late", 1);
+    po_reply(request, 503, NULL, po_s("{\"error\":{\"code\":\"late\",\"message\":\"no answer in time; send it again\"}}"), 1);
 }
 
 // --- Steps inside a command's transaction
@@ -259,14 +277,13 @@ static bool compare_order(po_tx *tx, po_arena *arena, const registration *r, po_
     return !*ret_contact || append_contact(tx, arena, r, traceparent, err);
 }
 
-static bool run_register(orders *o, job *job, po_pg *pg, po_err *err) {
-    po_arena *arena = po_request_arena(job->request);
+static bool run_register(orders *o, const job *job, po_pg *pg, answer *ret_answer, po_err *err) {
+    po_arena *arena = job->arena;
     registration r;
     json_t *body = NULL, *view = NULL;
-    bool ok = po_json_parse(po_request_body(job->request), &body, err) &&
+    bool ok = po_json_parse(job->body, &body, err) &&
               registration_read(body, o->options.accounts, arena, &r, err);
     json_decref(body);
-    po_str traceparent = doors_traceparent(job->request, arena);
     PO_AUTO(po_tx_done) po_tx tx = {0};
     bool is_new = false, contact = false;
     if (!ok || !po_tx_begin(pg, &tx, err) || !insert_order(&tx, arena, &r, &is_new, err)) {
@@ -274,11 +291,11 @@ static bool run_register(orders *o, job *job, po_pg *pg, po_err *err) {
     }
     if (is_new) {
         contact = r.email.n > 0;
-        ok = (!contact || append_contact(&tx, arena, &r, traceparent, err)) &&
+        ok = (!contact || append_contact(&tx, arena, &r, job->traceparent, err)) &&
              insert_refs(&tx, arena, r.policy->provider, r.order_id, r.refs, r.n_refs, err) &&
              wake(&tx, arena, r.policy->provider, r.order_id, r.refs, r.n_refs, err);
     } else {
-        ok = compare_order(&tx, arena, &r, traceparent, &contact, err);
+        ok = compare_order(&tx, arena, &r, job->traceparent, &contact, err);
     }
     if (!ok || !show(pg, arena, r.order_id, &view, err) || !po_tx_commit(&tx, err)) {
         json_decref(view);
@@ -287,20 +304,16 @@ static bool run_register(orders *o, job *job, po_pg *pg, po_err *err) {
     if (contact) {
         po_ring_ring(o->options.ring);
     }
-    answer_view(job->request, is_new ? 201 : 200, view);
+    *ret_answer = (answer){is_new ? 201 : 200, view};
     return true;
 }
 
 // --- Show
 
-static bool run_show(orders *o, job *job, po_pg *pg, po_err *err) {
+static bool run_show(orders *o, const job *job, po_pg *pg, answer *ret_answer, po_err *err) {
     (void)o;
-    json_t *view = NULL;
-    if (!show(pg, po_request_arena(job->request), po_request_segment(job->request, 0), &view, err)) {
-        return false;
-    }
-    answer_view(job->request, 200, view);
-    return true;
+    ret_answer->status = 200;
+    return show(pg, job->arena, job->order_id, &ret_answer->view, err);
 }
 
 // --- Cancel
@@ -337,31 +350,25 @@ static bool write_cancel(po_pg *pg, po_tx *tx, po_arena *arena, held_order *held
     return store_send_writes(pg, arena, &writes, &sends, err) && po_tx_commit(tx, err);
 }
 
-static bool run_cancel(orders *o, job *job, po_pg *pg, po_err *err) {
-    po_arena *arena = po_request_arena(job->request);
-    po_str order_id = po_request_segment(job->request, 0);
-    po_str traceparent = doors_traceparent(job->request, arena);
+static bool run_cancel(orders *o, const job *job, po_pg *pg, answer *ret_answer, po_err *err) {
+    po_arena *arena = job->arena;
     held_order *held = NULL;
     decision decision;
-    json_t *view = NULL;
     PO_AUTO(po_tx_done) po_tx tx = {0};
-    if (!hold_one(pg, &tx, arena, order_id, &held, err)) {
+    if (!hold_one(pg, &tx, arena, job->order_id, &held, err)) {
         return false;
     }
     bool repeat = held->order.canceled_by_shop;
     if (!decide_cancel(&held->order, &held->facts, &decision, err) ||
-        (!repeat && !write_cancel(pg, &tx, arena, held, &decision, traceparent, err))) {
+        (!repeat && !write_cancel(pg, &tx, arena, held, &decision, job->traceparent, err))) {
         return false;
     }
     po_tx_done(&tx);
     if (!repeat && decision.emits != EVENT_NONE) {
         po_ring_ring(o->options.ring);
     }
-    if (!show(pg, arena, order_id, &view, err)) {
-        return false;
-    }
-    answer_view(job->request, 200, view);
-    return true;
+    ret_answer->status = 200;
+    return show(pg, arena, job->order_id, &ret_answer->view, err);
 }
 
 // --- Add references
@@ -387,25 +394,23 @@ static bool add_refs(po_tx *tx, po_arena *arena, po_str order_id, const json_t *
            wake(tx, arena, policy->provider, order_id, refs, n, err);
 }
 
-static bool run_add_refs(orders *o, job *job, po_pg *pg, po_err *err) {
+static bool run_add_refs(orders *o, const job *job, po_pg *pg, answer *ret_answer, po_err *err) {
     (void)o;
-    po_arena *arena = po_request_arena(job->request);
-    po_str order_id = po_request_segment(job->request, 0);
     json_t *body = NULL, *view = NULL;
-    if (!po_json_parse(po_request_body(job->request), &body, err)) {
+    if (!po_json_parse(job->body, &body, err)) {
         return false;
     }
     const json_t *list = po_json_array(body, "references");
     PO_AUTO(po_tx_done) po_tx tx = {0};
     bool ok = json_array_size(list) > 0 || po_fail(err, PO_REFUSED, "invalid", "references: an array, not empty");
-    ok = ok && po_tx_begin(pg, &tx, err) && add_refs(&tx, arena, order_id, list, err) &&
-         show(pg, arena, order_id, &view, err) && po_tx_commit(&tx, err);
+    ok = ok && po_tx_begin(pg, &tx, err) && add_refs(&tx, job->arena, job->order_id, list, err) &&
+         show(pg, job->arena, job->order_id, &view, err) && po_tx_commit(&tx, err);
     json_decref(body);
     if (!ok) {
         json_decref(view);
         return false;
     }
-    answer_view(job->request, 200, view);
+    *ret_answer = (answer){200, view};
     return true;
 }
 
@@ -426,11 +431,28 @@ static job *next_job(orders *o) {
     return taken;
 }
 
-static bool run_job(orders *o, job *job, po_pg **pg, po_err *err) {
+static bool run_job(orders *o, const job *job, po_pg **pg, answer *ret_answer, po_err *err) {
     if (*pg && !po_pg_alive(*pg)) {
         po_pg_close(pg);
     }
-    return (*pg || store_open(o->options.pg, pg, err)) && job->run(o, job, *pg, err);
+    return (*pg || store_open(o->options.pg, pg, err)) && job->run(o, job, *pg, ret_answer, err);
+}
+
+static void finish(orders *o, job *job, bool done, const answer *answer, const po_err *err) {
+    po_request *request = waiter_take(&job->waiter);
+    if (request && done) {
+        answer_view(request, answer);
+    } else if (request) {
+        answer_error(request, err);
+    } else {
+        json_decref(answer->view);
+    }
+    waiters_remove(o->waiters, &job->waiter);
+    pthread_mutex_lock(&o->lock);
+    o->bytes -= job->body.n;
+    pthread_mutex_unlock(&o->lock);
+    po_arena *arena = job->arena;
+    po_arena_free(&arena);
 }
 
 static void *orders_main(void *arg) {
@@ -438,48 +460,63 @@ static void *orders_main(void *arg) {
     po_pg *pg = NULL;
     for (job *job; (job = next_job(o)) != NULL;) {
         po_err err = {0};
-        if (!run_job(o, job, &pg, &err)) {
-            answer_error(job->request, &err);
-        }
+        answer answer = {0};
+        // Answered late while it was waiting: its repeat will do it.
+        bool done = waiter_waits(&job->waiter) && run_job(o, job, &pg, &answer, &err);
+        finish(o, job, done, &answer, &err);
     }
     po_pg_close(&pg);
     return NULL;
 }
 
-static void enqueue(po_request *request, orders *o, bool (*run)(orders *, job *, po_pg *, po_err *)) {
-    if (!po_request_authorized(request, o->options.token)) {
-        return; // answered: 401
-    }
-    job *made = po_alloc(po_request_arena(request), sizeof *made);
-    *made = (job){.request = request, .run = run};
+static bool put(orders *o, job *job, po_request *request) {
     pthread_mutex_lock(&o->lock);
-    bool room = o->depth < ORDERS_QUEUE && !o->closing;
+    bool room = o->depth < ORDERS_QUEUE && o->bytes + job->body.n <= ORDERS_BYTES && !o->closing;
     if (room) {
-        *(o->last ? &o->last->next : &o->first) = made;
-        o->last = made;
+        waiters_add(o->waiters, &job->waiter, request);
+        *(o->last ? &o->last->next : &o->first) = job;
+        o->last = job;
         o->depth++;
+        o->bytes += job->body.n;
         pthread_cond_signal(&o->filled);
     }
     pthread_mutex_unlock(&o->lock);
-    if (!room) {
+    return room;
+}
+
+static void enqueue(po_request *request, orders *o, bool names_order,
+                    bool (*run)(orders *, const job *, po_pg *, answer *, po_err *)) {
+    if (!po_request_authorized(request, o->options.token)) {
+        return; // answered: 401
+    }
+    PO_AUTO(po_arena_free) po_arena *arena = po_arena_new();
+    job *made = po_alloc(arena, sizeof *made);
+    made->arena = arena;
+    made->body = po_str_copy(arena, po_request_body(request));
+    made->order_id = names_order ? po_str_copy(arena, po_request_segment(request, 0)) : (po_str){0};
+    made->traceparent = doors_traceparent(request, arena);
+    made->run = run;
+    if (put(o, made, request)) {
+        arena = NULL; // the job's
+    } else {
         answer_error(request, &(po_err){.kind = PO_RETRY, .code = "busy", .text = "too many calls are waiting"});
     }
 }
 
 void orders_register(po_request *request, void *orders) {
-    enqueue(request, orders, run_register);
+    enqueue(request, orders, false, run_register);
 }
 
 void orders_show(po_request *request, void *orders) {
-    enqueue(request, orders, run_show);
+    enqueue(request, orders, true, run_show);
 }
 
 void orders_cancel(po_request *request, void *orders) {
-    enqueue(request, orders, run_cancel);
+    enqueue(request, orders, true, run_cancel);
 }
 
 void orders_add_refs(po_request *request, void *orders) {
-    enqueue(request, orders, run_add_refs);
+    enqueue(request, orders, true, run_add_refs);
 }
 
 bool orders_open(const orders_options *options, orders **ret_orders, po_err *err) {
@@ -490,6 +527,10 @@ bool orders_open(const orders_options *options, orders **ret_orders, po_err *err
     o->options = *options;
     pthread_mutex_init(&o->lock, NULL);
     pthread_cond_init(&o->filled, NULL);
+    if (!waiters_open(answer_late, &o->waiters, err)) {
+        orders_close(&o);
+        return false;
+    }
     for (; o->running < options->threads; o->running++) {
         if (pthread_create(&o->threads[o->running], NULL, orders_main, o) != 0) {
             orders_close(&o);
@@ -511,6 +552,7 @@ void orders_finish(orders *o) {
     for (; o->running; o->running--) {
         pthread_join(o->threads[o->running - 1], NULL);
     }
+    waiters_close(&o->waiters);
 }
 
 void orders_close(orders **orders) {

@@ -165,3 +165,49 @@ def test_drain_answers_callers_on_open_connections_to_its_last_moment(shop, stac
             conn.execute("DROP TRIGGER slow ON ingest.shop_order; DROP FUNCTION slow()")
     assert set(statuses) <= {200, 201, 503}, statuses
     assert statuses, "the drain was over too soon for this test"
+
+
+# --- A database that stands still
+
+@pytest.fixture
+def own(stack: Stack, tag: str):
+    """A cluster of this test's own, that it may freeze."""
+    it = Postgres(stack.scratch, name=f"pg-{tag}").start()
+    with it.connect(dbname="postgres") as conn:
+        conn.execute("CREATE DATABASE payonce")
+    stack.migrate("ingest", it)
+    yield it
+    it.thaw()
+    it.stop("immediate")
+
+
+def test_a_frozen_database_holds_up_no_answer_no_memory_and_no_exit(services, stack, tag, own) -> None:
+    """DESIGN §2.2, §7: answers within 2 s, bodies held are bounded although their requests were answered, and the
+    drain does not wait for what nobody waits for."""
+    services.start("ingest", env={"PAYONCE_DSN": own.dsn("payonce_ingest")})
+    shop = Shop(services["ingest"], stack.api_token, tag)
+    shop.register("a")
+    shop.paid("a")
+    own.freeze()
+    large = encode(shop.stripe_event("customer.created", {"object": "customer", "pad": "x" * ((1 << 20) - 2000)}))
+    signed = {"Stripe-Signature": stripe_header(accounts.secret("shop"), large, now())}
+    token = {"Authorization": f"Bearer {shop.token}"}
+    took: list[float] = []
+
+    def ask(method: str, path: str, body: bytes | None, headers: dict[str, str]) -> str:
+        began = time.monotonic()
+        got = call(method, shop.ingest.url(path), body, headers, timeout=30)
+        took.append(time.monotonic() - began)
+        assert got.status == 503 and got.headers["retry-after"]
+        return got.json()["error"]["code"]
+
+    with ThreadPoolExecutor(32) as pool:
+        codes = list(pool.map(lambda _: ask("POST", "/webhooks/stripe/shop", large, signed), range(120)))
+    assert codes.count("late") <= 80 and "busy" in codes, "64 MiB and no more are held"
+    assert shop.ingest.admin_get("/healthz").status == 200
+    with ThreadPoolExecutor(12) as pool:
+        list(pool.map(lambda _: ask("GET", f"/v1/orders/{shop.id('a')}", None, token), range(12)))
+    assert max(took) < 6, "2 s, and some for a busy machine"
+    began = time.monotonic()
+    assert shop.ingest.term(60) == 0, "it ends by itself"
+    assert time.monotonic() - began < 30

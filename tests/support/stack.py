@@ -127,6 +127,18 @@ class Postgres:
         process.end(self._proc, signal.SIGKILL)
         until(lambda: all(map(process.gone, backends)), 30, "backends gone")
 
+    def freeze(self) -> None:
+        """SIGSTOP to every process: connections stay open, nothing answers."""
+        self._signal_all(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self._signal_all(signal.SIGCONT)
+
+    def _signal_all(self, sig: signal.Signals) -> None:
+        if self._proc is not None and self._proc.poll() is None:
+            for pid in (self._proc.pid, *process.children(self._proc.pid)):
+                os.kill(pid, sig)
+
     def dsn(self, role: str = "postgres", dbname: str = "payonce") -> str:
         return f"postgresql://{role}@127.0.0.1:{self.port}/{dbname}"
 
@@ -158,6 +170,7 @@ class Kafka:
         self.port, self._controller_port = process.free_port(), process.free_port()
         self._proc: subprocess.Popen[bytes] | None = None
         self._admin: AdminClient | None = None
+        self._readers: dict[str, Consumer] = {}  # by group
 
     @property
     def brokers(self) -> str:
@@ -240,9 +253,12 @@ class Kafka:
 
     def committed(self, group: str, topic: str) -> dict[int, int]:
         """The offset a group has committed in each partition, 0 where there is none."""
-        asked = ConsumerGroupTopicPartitions(group, self._partitions(topic))
-        got = self.admin.list_consumer_group_offsets([asked])[group].result(10)
-        return {p.partition: max(p.offset, 0) for p in got.topic_partitions}
+        # By a consumer that never joins: the admin client can crash while the group's coordinator is still loading.
+        if group not in self._readers:
+            self._readers[group] = Consumer({"bootstrap.servers": self.brokers, "group.id": group, "log_level": 0,
+                                             "enable.auto.commit": False})
+        got = self._readers[group].committed(self._partitions(topic), timeout=10)
+        return {p.partition: max(p.offset, 0) for p in got}
 
     def drained(self, group: str, topic: str) -> bool:
         """Whether the group has committed up to the end of every partition."""
