@@ -1,0 +1,136 @@
+"""Several members of one consumer group, the ledger's: coming, going, killed and hanging, while events flow."""
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from conftest import Services
+from effects import Effects
+from service import Service
+from smtp_sink import SmtpSink
+from stack import Stack
+from topic import PAYMENTS, Topic, in_partition
+from wait import until
+
+GROUP = "payonce-ledger"
+SESSION_S = 6  # what a killed or hanging member may hold the group up; 10 by default
+ENV = {"PAYONCE_KAFKA_EXTRA": f"session.timeout.ms={SESSION_S}000,heartbeat.interval.ms=500"}
+
+
+@pytest.fixture(scope="module")
+def services(stack: Stack) -> Iterator[Services]:
+    with SmtpSink() as sink:
+        it = Services(stack, sink)
+        yield it
+        faults = it.end()
+        assert not faults, "\n".join(faults)
+
+
+@pytest.fixture(scope="module")
+def members(services: Services) -> list[Service]:
+    """Four, none of them started."""
+    return [services.make("ledger", ENV, f"ledger{i}") for i in range(4)]
+
+
+@pytest.fixture(scope="module")
+def topic(stack: Stack) -> Topic:
+    return Topic(stack)
+
+
+@pytest.fixture(scope="module")
+def effects(stack: Stack) -> Effects:
+    return Effects(stack)
+
+
+def shared(*members: Service) -> bool:
+    """Whether these members have the six partitions, each its part."""
+    return [m.metric("payonce_consumer_partitions") for m in members] == [6 / len(members)] * len(members)
+
+
+def partitions(member: Service) -> list[int]:
+    return [row["partition"] for row in member.admin_get("/statusz").json()["status"]["partitions"]]
+
+
+def state(stack: Stack) -> str:
+    found = stack.kafka.admin.describe_consumer_groups([GROUP], request_timeout=10)[GROUP].result(10)
+    return str(found.state.name)
+
+
+def test_p19_two_members_with_one_event_make_one_effect(services, stack, topic, effects, members, tag) -> None:
+    """FAULTS 14: the same event in two partitions, both members in their transactions at the same moment."""
+    for member in members[:2]:
+        member.start()
+    until(lambda: shared(*members[:2]), 60, "two members share the partitions")
+    mine, other = partitions(members[0])[0], partitions(members[1])[0]
+    event = topic.order(in_partition(tag, mine)).event("qualified", received=1000)
+    with stack.postgres.connect(autocommit=False) as conn:
+        conn.execute("INSERT INTO ledger.inbox (event_id) VALUES (%s)", [event["event_id"]])
+        for partition in (mine, other):
+            topic.send(event, partition=partition)
+        topic.flush()
+        until(lambda: stack.postgres.query(
+            "SELECT count(*) FROM pg_stat_activity WHERE usename = 'payonce_ledger' AND wait_event_type = 'Lock'")
+            == [(2,)], 20, "both wait for the same key")
+        conn.rollback()
+    marks = topic.mark(tag)
+    effects.wait_taken([event, *marks], "ledger")
+    assert effects.journals(event["order_id"]) == [1] and effects.unbalanced() == []
+    until(lambda: sum(m.metric("payonce_consumer_duplicates_total") for m in members[:2]) == 1, 10, "one duplicate")
+
+
+def test_p19_members_come_go_and_die_while_events_flow(services, stack, topic, effects, members, tag) -> None:
+    """FAULTS 13: effects are events, and no committed offset ever falls."""
+    for member in members[2:]:
+        member.start()
+    events = [topic.order(f"{tag}-{i}").event("qualified", received=1000) for i in range(5000)]
+    ended, seen, fell = threading.Event(), dict.fromkeys(range(6), 0), []
+
+    def load() -> None:
+        for event in events:
+            topic.send(event)
+            ended.wait(0.001)
+        topic.flush()
+
+    def watch() -> None:
+        while not ended.wait(0.1):
+            now = stack.kafka.committed(GROUP, PAYMENTS)
+            fell.extend((p, seen[p], now[p]) for p in now if now[p] < seen[p])
+            seen.update(now)
+
+    threads = [threading.Thread(target=load), threading.Thread(target=watch)]
+    for thread in threads:
+        thread.start()
+    try:
+        effects.wait_taken(events[:500], "ledger")
+        members[0].kill9()
+        assert members[1].term() == 0
+        members[1].start()
+        effects.wait_taken(events[:2500], "ledger")
+        members[2].kill9()
+        members[0].start()
+        effects.wait_taken(events, "ledger")
+        effects.wait_drained("ledger")
+    finally:
+        ended.set()
+        for thread in threads:
+            thread.join()
+    assert fell == [] and len(seen) == 6
+    rows = stack.postgres.query(
+        "SELECT count(*), count(DISTINCT order_id) FROM ledger.journal WHERE order_id LIKE %s", f"{tag}-%")
+    assert rows == [(5000, 5000)] and effects.unbalanced() == []
+
+
+def test_p35_sigterm_during_a_rebalance_ends_in_time(services, stack, topic, effects, members, tag) -> None:
+    """FAULTS 17: a hanging member keeps the rebalance open; those told to end leave and exit all the same."""
+    hanging, ends, joins = members[0], members[1], members[2]
+    assert members[3].term() == 0
+    until(lambda: shared(hanging, ends), 60, "two members share the partitions")
+    hanging.stop_signal()
+    try:
+        joins.start()
+        until(lambda: state(stack) == "PREPARING_REBALANCING", 30, "a rebalance is under way")
+        assert ends.term(15) == 0 and joins.term(15) == 0
+    finally:
+        hanging.cont()
+    effects.wait_taken(topic.mark(tag), "ledger")  # and the one that hung takes over

@@ -1,0 +1,171 @@
+"""Receipts: which mail goes where, and what becomes of it when the mail server or the address is not well."""
+
+import email
+from collections.abc import Iterator
+from email import policy
+from email.message import EmailMessage
+from typing import Any
+
+import pytest
+
+from conftest import Services
+from effects import Effects
+from smtp_sink import SmtpSink
+from stack import Stack
+from topic import CONTACTS, Order, Topic
+from wait import until
+
+ENV = {"PAYONCE_KAFKA_EXTRA": "session.timeout.ms=6000", "PAYONCE_MAIL_ADDRESS_WAIT": "1s", "PAYONCE_MAIL_ATTEMPTS": "3",
+       "PAYONCE_SMTP_TIMEOUT": "1s"}
+
+
+@pytest.fixture(scope="module")
+def sink() -> Iterator[SmtpSink]:
+    with SmtpSink() as it:
+        yield it
+
+
+@pytest.fixture(scope="module")
+def services(stack: Stack, sink: SmtpSink) -> Iterator[Services]:
+    it = Services(stack, sink)
+    it.start("receipts", env=ENV)
+    yield it
+    faults = it.end()
+    assert not faults, "\n".join(faults)
+
+
+@pytest.fixture(scope="module")
+def topic(stack: Stack) -> Topic:
+    return Topic(stack)
+
+
+@pytest.fixture(scope="module")
+def effects(stack: Stack) -> Effects:
+    return Effects(stack)
+
+
+@pytest.fixture
+def order(services: Services, topic: Topic, tag: str) -> Order:
+    return topic.order(tag, receipt=True)
+
+
+def address(order: Order) -> str:
+    return f"{order.id}@example.org"
+
+
+def wait_mail(effects: Effects, order: Order, *expect: Any) -> None:
+    """Its state, attempts and last error."""
+    def there() -> bool:
+        assert effects.mail(order.id) == expect
+        return True
+    until(there, 30)
+
+
+def test_p26_the_mail_says_what_was_paid_and_proves_no_access(order, effects, sink) -> None:
+    order.contact(address(order))
+    order.says("qualified", due=1250, received=1500, item="Tea-101")
+    wait_mail(effects, order, "sent", 1, None)
+    [mail] = sink.to(address(order))
+    text = email.message_from_bytes(mail.content, _class=EmailMessage, policy=policy.default)
+    assert "12.50 USD" in text.get_content() and "Tea-101" in text.get_content()
+    assert (text["To"], text["From"]) == (address(order), "receipts@shop.example")
+    assert mail.message_id.endswith("@shop.example>")
+    assert "c-" + order.id not in mail.content.decode(), "the customer's id is nobody's business"
+
+
+def test_p26_without_an_address_it_waits_and_then_a_person_looks(order, effects, sink) -> None:
+    order.says("qualified", received=1000)
+    wait_mail(effects, order, "review", 0, "no_address")
+    order.contact(address(order))
+    wait_mail(effects, order, "sent", 1, None)
+    assert len(sink.to(address(order))) == 1
+
+
+def test_p26_an_address_that_comes_in_time_is_used_at_once(order, services, effects, sink) -> None:
+    order.says("qualified", received=1000)
+    until(lambda: (effects.mail(order.id) or ("",))[0] in ("waiting_address", "review"), 20, "asked for")
+    order.contact(address(order))
+    wait_mail(effects, order, "sent", 1, None)
+
+
+def test_p28_an_erased_address_is_not_brought_back_by_a_late_copy(order, stack, effects, sink) -> None:
+    order.contact(address(order), 2)
+    order.contact(None, 3)
+    order.contact(address(order), 2)
+    order.says("qualified", received=1000)
+    wait_mail(effects, order, "review", 0, "no_address")
+    effects.wait_drained("receipts", topics=(CONTACTS,))
+    assert stack.postgres.query("SELECT sequence, email FROM receipts.contact WHERE order_id = %s", order.id) == [(3, None)]
+    assert sink.to(address(order)) == [] and effects.mail(order.id) == ("review", 0, "no_address")
+
+
+def test_p26_an_address_refused_for_good_goes_to_a_person(order, effects, sink) -> None:
+    sink.refuse_recipient(times=1)
+    order.contact(address(order))
+    order.says("qualified", received=1000)
+    wait_mail(effects, order, "review", 1, "refused 550")
+    assert sink.to(address(order)) == []
+
+
+def test_p26_refused_for_now_is_tried_again(order, effects, sink) -> None:
+    sink.refuse(times=2)
+    order.contact(address(order))
+    order.says("qualified", received=1000)
+    wait_mail(effects, order, "sent", 3, None)
+    assert len(sink.to(address(order))) == 1
+
+
+def test_p26_after_the_last_attempt_a_person_looks(order, effects, sink) -> None:
+    sink.refuse()
+    try:
+        order.contact(address(order))
+        order.says("qualified", received=1000)
+        wait_mail(effects, order, "review", 3, "gave_up 451")
+    finally:
+        sink.accept()
+
+
+def test_p26_a_delivery_in_doubt_is_repeated_as_a_copy_of_the_same_mail(order, effects, sink) -> None:
+    """FAULTS 24: never another Message-ID."""
+    sink.drop(times=1)
+    order.contact(address(order))
+    order.says("qualified", received=1000)
+    wait_mail(effects, order, "sent", 2, None)
+    first, second = sink.to(address(order))
+    assert first == second
+
+
+def test_p26_a_silent_server_is_given_up_and_asked_again(order, effects, sink) -> None:
+    sink.hang(times=1)
+    order.contact(address(order))
+    order.says("qualified", received=1000)
+    wait_mail(effects, order, "sent", 2, None)
+    assert len(sink.to(address(order))) == 1
+
+
+def test_p28_an_address_that_smuggles_headers_is_never_used(order, effects, sink) -> None:
+    before = len(sink.mails)
+    order.contact(f"{order.id}@example.org\r\nBcc: everybody@example.org")
+    order.says("qualified", received=1000)
+    wait_mail(effects, order, "review", 1, "bad_address")
+    assert len(sink.mails) == before
+
+
+def test_p26_killed_while_sending_leaves_one_message_id_per_order(services, topic, effects, sink, tag) -> None:
+    """FAULTS 20: a killed worker's lease runs out; who holds the row next sends a copy, never another mail."""
+    receipts = services["receipts"]
+    orders = [topic.order(f"{tag}-{i}", receipt=True) for i in range(60)]
+    for order in orders:
+        order.contact(address(order))
+        order.says("qualified", received=1000)
+    kills, parallel = 2, 2
+    for _ in range(kills):
+        so_far = len(sink.mails)
+        until(lambda n=so_far: len(sink.mails) >= n + 5, 60, "mails flow")
+        receipts.kill9()
+        receipts.start().wait_ready()
+    for order in orders:
+        until(lambda o=order: (effects.mail(o.id) or ("",))[0] == "sent", 60, f"mail of {order.id}")
+    mails = [m for m in sink.mails if m.recipients[0].startswith(tag)]
+    assert len({m.message_id for m in mails}) == len({m.recipients for m in mails}) == 60
+    assert len(mails) - 60 <= kills * parallel
