@@ -59,13 +59,22 @@ static void refuse(po_request *request, verify_result result) {
     po_reply_error(request, answers[result].status, answers[result].code, answers[result].message);
 }
 
+// What the log takes: text. A signature's unknown parts may hold any byte, and say nothing to us.
+static po_str loggable(po_arena *arena, po_str value) {
+    char *copy = po_alloc(arena, value.n + 1);
+    for (size_t i = 0; i < value.n; i++) {
+        copy[i] = value.p[i] >= 0x20 && value.p[i] <= 0x7e ? value.p[i] : '?';
+    }
+    return (po_str){copy, value.n};
+}
+
 static size_t read_headers(po_request *request, const provider *provider, po_arena *arena, header_value *values,
                            po_str *copies) {
     size_t n = 0;
     for (; n < 4 && provider->headers[n]; n++) {
         values[n].value = po_request_header(request, provider->headers[n], &values[n].count);
-        copies[n] = po_str_copy(arena, values[n].value);
-        values[n].value = copies[n];
+        values[n].value = po_str_copy(arena, values[n].value);
+        copies[n] = loggable(arena, values[n].value);
     }
     return n;
 }

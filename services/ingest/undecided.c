@@ -42,7 +42,8 @@ static size_t split_lines(po_arena *arena, po_str text, header_value **ret_value
     return n;
 }
 
-// The event as it was recorded; false when its account is no longer configured or its bytes were erased.
+// The event as it was recorded; false when it cannot be had now: its account is no longer configured, or reads it as
+// somebody else's; its bytes were erased. The row stays, for what was money once does not vanish with a setting.
 static bool read_again(const drain *d, const po_work_item *item, po_arena *arena, event *ret_event, po_err *err) {
     const po_res *row = item->row;
     int r = item->row_index;
@@ -68,6 +69,9 @@ static bool read_again(const drain *d, const po_work_item *item, po_arena *arena
     header_value *headers;
     (void)split_lines(arena, po_res_text(row, r, CLAIM_HEADERS), &headers);
     e.account->provider->read(e.account, headers, e.raw, arena, &e.obs);
+    if (e.obs.disposition != OBS_FACTS) {
+        return po_fail(err, PO_RETRY, "unreadable", "its account does not read it any more: %s", e.obs.problem.p);
+    }
     e.obs.event_id = id;
     *ret_event = e;
     return true;
