@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-SERVICES = ("ingest", "relay", "ledger", "loyalty", "receipts", "access")
+SERVICES = sorted(main.parent.name for main in ROOT.glob("services/*/main.c"))
 
 
 def _print(programs: Path, service: str, what: str) -> str:

@@ -30,8 +30,7 @@ __all__ = ["Answer", "Kafka", "Postgres", "Registry", "Service", "Stack", "call"
 
 ROOT = Path(__file__).resolve().parents[2]
 JARS = ROOT / "build/jars"
-SERVICES = ("ingest", "relay", "lightning", "onchain", "access", "loyalty", "receipts", "ledger",
-            "reconciler", "console")
+SERVICES = tuple(sorted(main.parent.name for main in ROOT.glob("services/*/main.c")))
 JVM = ("-Xmx384m", "-XX:+UseSerialGC", "-XX:-UsePerfData")
 POSTGRES_SETTINGS = {
     "listen_addresses": "'127.0.0.1'",
@@ -417,8 +416,6 @@ class Stack:
 
     def migrate(self, name: str, postgres: Postgres | None = None) -> None:
         """Runs the service's migrations if it has any; a second time is a no-op."""
-        if not (ROOT / "services" / name / "migrations").is_dir():
-            return
         log = self.scratch / f"migrate-{name}.log"
         env = {"PAYONCE_MIGRATE_DSN": (postgres or self.postgres).dsn(), "PAYONCE_DSN": ""}
         argv = (self.programs / f"payonce-{name}", "migrate")
