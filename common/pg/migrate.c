@@ -104,7 +104,7 @@ static bool apply(po_pg *pg, const char *schema, const migration *m, po_err *err
 }
 
 bool po_migrate(po_pg *pg, const char *schema, const po_file *files, po_err *err) {
-    assert(*schema && schema[strspn(schema, "abcdefghijklmnopqrstuvwxyz_")] == 0);
+    assert(*schema && schema[strspn(schema, "abcdefghijklmnopqrstuvwxyz_0123456789")] == 0);
     int patience_ms = pg->patience_ms;
     bool fine = true;
     pg->patience_ms = -1; // an index takes as long as it takes
