@@ -15,7 +15,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-enum { PUT_ORDER, LOCK_ORDER, PUT_REFS, COUNT_REFS, PUT_CONTACT, RAISE_SEQUENCE, SHOW_ORDER };
+enum { PUT_ORDER, LOCK_ORDER, READ_CONTACT, PUT_REFS, COUNT_REFS, PUT_CONTACT, RAISE_SEQUENCE, SHOW_ORDER };
 static const po_stmt SQL[] = {
     [PUT_ORDER] = {"put_order",
         "INSERT INTO ingest.shop_order (order_id, customer_id, purpose, item, policy, profile, accounts, live, currency,"
@@ -23,9 +23,10 @@ static const po_stmt SQL[] = {
         " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $11)"
         " ON CONFLICT DO NOTHING RETURNING order_id"},
     [LOCK_ORDER] = {"lock_order",
-        "SELECT o.content, o.policy, array_to_string(o.accounts, ' '), coalesce(c.email, ''), coalesce(c.language, '')"
-        " FROM ingest.shop_order o LEFT JOIN ingest.order_contact c USING (order_id) WHERE order_id = $1"
-        " FOR NO KEY UPDATE OF o"},
+        "SELECT content, policy, array_to_string(accounts, ' ') FROM ingest.shop_order WHERE order_id = $1"
+        " FOR NO KEY UPDATE"},
+    // Behind the lock, in a statement of its own: a locking one would not see anew what it joins.
+    [READ_CONTACT] = {"read_contact", "SELECT email, language FROM ingest.order_contact WHERE order_id = $1"},
     [PUT_REFS] = {"put_order_refs",
         "INSERT INTO ingest.order_ref (provider, kind, value, account, order_id, payment)"
         " SELECT $1, kind, value, account, $2, '' FROM unnest($3::text[], $4::text[], $5::text[])"
@@ -254,8 +255,17 @@ static bool wake(po_tx *tx, po_arena *arena, const char *provider, po_str order_
 
 // --- Register
 
-static bool is_contact_new(const po_res *row, const registration *r) {
-    return r->email.n && (!po_str_eq(po_res_text(row, 0, 3), r->email) || !po_str_eq(po_res_text(row, 0, 4), r->language));
+static bool is_contact_new(po_tx *tx, po_arena *arena, const registration *r, bool *ret_new, po_err *err) {
+    po_args *args = po_args_new(arena);
+    po_arg_text(args, r->order_id);
+    PO_AUTO(po_res_done) po_res *row = NULL;
+    if (!po_pg_run(tx->pg, &SQL[READ_CONTACT], args, &row, err)) {
+        return false;
+    }
+    bool same = po_res_rows(row) == 1 && po_str_eq(po_res_text(row, 0, 0), r->email) &&
+                po_str_eq(po_res_text(row, 0, 1), r->language);
+    *ret_new = r->email.n && !same;
+    return true;
 }
 
 // A repeat: the same content, or 409; another address replaces the old one.
@@ -273,8 +283,8 @@ static bool compare_order(po_tx *tx, po_arena *arena, const registration *r, po_
     if (!po_str_eq(po_res_bytea(row, 0, 0), (po_str){(const char *)r->content, sizeof r->content})) {
         return po_fail(err, PO_REFUSED, "order_differs", "the order is registered with other content");
     }
-    *ret_contact = is_contact_new(row, r);
-    return !*ret_contact || append_contact(tx, arena, r, traceparent, err);
+    return is_contact_new(tx, arena, r, ret_contact, err) &&
+           (!*ret_contact || append_contact(tx, arena, r, traceparent, err));
 }
 
 static bool run_register(orders *o, const job *job, po_pg *pg, answer *ret_answer, po_err *err) {

@@ -1,0 +1,121 @@
+"""Interleavings of ingest found by review: what meets in one batch, what wakes what, who reads what behind a lock."""
+
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+
+from service import Answer
+from shop import Shop
+from test_ingest_races import aside, gate, replicas  # noqa: F401 (fixtures)
+from wait import until
+
+
+def waiting(stack, event_id: str) -> list[tuple]:
+    return stack.postgres.query(
+        "SELECT u.reason, u.awaits, u.attempts FROM ingest.undecided u JOIN ingest.provider_event e ON e.id = u.event"
+        " WHERE e.event_id = %s", event_id)
+
+
+def test_p2_p3_one_batch_of_repeats_conflicts_refunds_and_routes_is_decided_one_by_one(
+        services, stack, tag, gate, events) -> None:  # noqa: F811
+    """DESIGN §2.2: one writer is held; what comes meanwhile is one batch, each event decided against the one before."""
+    services.start("ingest", env={"PAYONCE_WRITERS": "1", "PAYONCE_HTTP_THREADS": "4"})
+    shop = Shop(services["ingest"], stack.api_token, tag)
+    for name in ("hold", "a", "b", "c", "d", "e"):
+        shop.register(name)
+    completed = "checkout.session.completed"
+    paid_a = shop.stripe_event(completed, shop.session("a"))
+    other_a = paid_a | {"data": {"object": shop.session("a", total=9900)}}
+    batch = [
+        shop.stripe_event("refund.created", shop.refund("a", "1", 900)),
+        shop.stripe_event("charge.refunded", shop.charge("a", 4900, 900)),
+        paid_a, paid_a, paid_a, other_a, other_a,
+        shop.stripe_event(completed, shop.session("b", 3000)),
+        shop.stripe_event(completed, shop.session("b", 1900, payment=f"pi_{tag}_b2", session=f"cs_{tag}_b2")),
+        shop.stripe_event("payment_intent.succeeded", {
+            "id": f"pi_{tag}_c", "object": "payment_intent", "latest_charge": f"ch_{tag}_c",
+            "metadata": {"order_id": shop.id("c")}}),
+        shop.stripe_event(completed, shop.session("c", order=None)),  # finds its order by what the one before taught
+        shop.stripe_event(completed, shop.session("d", payment=f"pi_{tag}_shared")),
+        shop.stripe_event(completed, shop.session("e", payment=f"pi_{tag}_shared")),
+        shop.stripe_event("customer.created", {"id": "cus_1", "object": "customer"}),
+        b'{"id": "nothing',
+    ]
+    shut = gate("fact", f"NEW.order_id = '{shop.id('hold')}'")
+    with aside() as run, ThreadPoolExecutor(len(batch)) as pool:
+        held = run(shop.paid, "hold")
+        until(lambda: shut.held() == 1, 10, "the writer is inside its transaction")
+        before = shop.ingest.metric("payonce_ingest_batches_total")
+        sent = [pool.submit(shop.send, event, expect=None) for event in batch]
+        until(lambda: shop.ingest.metric("payonce_http_body_bytes") >= sum(
+            len(str(e)) for e in batch) * 0.8, 10, "all have come")
+        shut.open()
+        held.result()
+        answers: list[Answer] = [one.result() for one in sent]
+    assert {a.status for a in answers} == {200}
+    assert shop.ingest.metric("payonce_ingest_batches_total") - before <= 4, "hold, the batch, and workers none"
+    results = [a.json()["result"] for a in answers[2:7]]
+    assert results.count("recorded") == 1 and results.count("conflict") in (2, 3), results
+    shop.wait_state("c", "paid", received=4900)
+    shop.wait_state("b", "paid", received=4900)
+    assert [t for t, _ in events(shop.id("b"))] == ["review_required", "qualified"]
+    assert {shop.show(n)["state"] for n in "de"} == {"review"} or {shop.show(n)["state"] for n in "de"} == {"paid", "review"}
+    until(lambda: shop.show("a")["refunded"] == 900, 10, "the refund found its payment")
+    got = events(shop.id("a"))
+    assert [s for _, s in got] == list(range(1, len(got) + 1))
+    assert stack.postgres.query(
+        "SELECT count(DISTINCT digest), count(*) FROM ingest.event_conflict WHERE event_id = %s", paid_a["id"]) == [(1, 1)]
+
+
+def test_p4_a_claim_in_progress_loses_its_row_to_the_wake(shop, stack, events) -> None:
+    """DESIGN §2.5: a worker that died with the row, or is still at it, does not keep it from what woke it."""
+    event = shop.stripe_event("checkout.session.completed", shop.session("a"))
+    shop.send(event)
+    token = uuid.uuid4()
+    stack.postgres.query(
+        "UPDATE ingest.undecided SET lease_token = %s, lease_until = now() + interval '1 hour', unmatched = true"
+        " WHERE event = (SELECT id FROM ingest.provider_event WHERE event_id = %s)", token, event["id"])
+    shop.register("a")
+    shop.wait_state("a", "paid")
+    assert waiting(stack, event["id"]) == [] and events(shop.id("a")) == [("qualified", 1)]
+
+
+def test_p4_a_registration_that_meets_a_worker_at_its_row_is_repeated_and_wakes_it(replicas, stack, events) -> None:  # noqa: F811
+    """The row's lock is held by the worker that puts it off: 503, nothing registered; then the repeat finds it."""
+    one, two = replicas
+    event = one.stripe_event("checkout.session.completed", one.session("a"))
+    with stack.postgres.connect() as conn:
+        conn.execute("CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(1.5); RETURN"
+                     " NEW; END $$")
+        conn.execute("CREATE TRIGGER slow BEFORE UPDATE ON ingest.undecided FOR EACH ROW"
+                     " WHEN (NEW.attempts > OLD.attempts) EXECUTE FUNCTION slow()")
+    try:
+        one.send(event)
+        until(lambda: stack.postgres.query("SELECT 1 FROM pg_stat_activity WHERE wait_event = 'PgSleep'"), 10,
+              "a worker puts the row off")
+        got = two.api("POST", "/v1/orders", two.order("a"))
+        assert got.status == 503
+        assert two.api("GET", f"/v1/orders/{two.id('a')}").status == 404, "one transaction"
+    finally:
+        with stack.postgres.connect() as conn:
+            conn.execute("DROP TRIGGER slow ON ingest.undecided; DROP FUNCTION slow()")
+    until(lambda: two.api("POST", "/v1/orders", two.order("a")).status in (200, 201), 10, "registered")
+    one.wait_state("a", "paid")
+    assert events(one.id("a")) == [("qualified", 1)]
+
+
+def test_orders_one_new_address_in_two_sessions_is_one_contact(replicas, gate, stack) -> None:  # noqa: F811
+    """A statement that locks the order does not see anew what is joined to it: the address is read behind it."""
+    one, two = replicas
+    one.register("a", contact="ann@example.org")
+    order = one.order("a", contact="bob@example.org")
+    shut = gate("order_contact", f"NEW.order_id = '{one.id('a')}'")
+    with aside() as run:
+        first = run(one.api, "POST", "/v1/orders", order)
+        until(lambda: shut.held() == 1, 10, "the first session is inside its transaction")
+        second = run(two.api, "POST", "/v1/orders", order)
+        until(lambda: shut.waiting_for_lock() == 1, 10, "the second waits on the order's lock", every=0.002)
+        shut.open()
+        assert (first.result().status, second.result().status) == (200, 200)
+    rows = stack.postgres.query(
+        "SELECT sequence FROM ingest.outbox WHERE topic = 'contacts.v1' AND key = %s ORDER BY id", one.id("a"))
+    assert rows == [(1,), (2,)], "ann, then bob, once"
