@@ -111,6 +111,8 @@ class Demo:
             until(lambda: self._count(UNPUBLISHED, newest) == 0, 60, "relay publishes again")
         else:
             ends = {topic: self.stack.kafka.ends(topic) for topic in READS[victim]}
+            partitions = sum(map(len, ends.values()))
+            until(lambda: one.metric("payonce_consumer_partitions") == partitions, 90, f"{victim} is in its group")
             until(lambda: all(self._reached(victim, topic, end) for topic, end in ends.items()), 90,
                   f"{victim} reads again")
         say(f"  killed {victim} after {answered} answers, back after {time.monotonic() - begun:.1f} s")
@@ -124,7 +126,7 @@ class Demo:
         until(lambda: self._count(UNPUBLISHED, newest) == 0, timeout, "all of the outbox is published")
         for name, topics in READS.items():
             for topic in topics:
-                until(lambda: self.stack.kafka.drained(f"payonce-{name}", topic), timeout,
+                until(lambda: self._reached(name, topic, self.stack.kafka.ends(topic)), timeout,
                       f"{name} has read {topic} to its ends")
         until(lambda: self._count(UNSENT) == 0, timeout, "all mail is sent")
 
@@ -142,7 +144,8 @@ class Demo:
     # --- What came of it
 
     def verify(self) -> verify.Report:
-        found = verify.read(self.stack.postgres, self.sink.mails, self.stream)
+        with self.stack.postgres.connect() as conn:
+            found = verify.read(conn, self.sink.mails, self.stream)
         allowed = self.kills.count("receipts") * MAIL_PARALLEL
         report = verify.compare(expected(self.stream), found, allowed)
         report.faults += self.outcome.faults

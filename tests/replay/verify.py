@@ -8,9 +8,10 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
+from psycopg import Connection
+
 from oracle import Expected, Stream
 from smtp_sink import Mail
-from stack import Postgres
 
 QUERIES = {
     "rights": "SELECT order_id, customer_id, purpose, item FROM access.access_right",
@@ -37,11 +38,10 @@ class Found:
     totals: dict[str, int] = field(default_factory=dict)  # by unit, over all journals
 
 
-def read(postgres: Postgres, mails: list[Mail], stream: Stream) -> Found:
+def read(conn: Connection[Any], mails: list[Mail], stream: Stream) -> Found:
     """What is there of this stream's orders; a shared database may hold others'."""
     prefix = stream.header["prefix"] + "-"
-    with postgres.connect() as conn:
-        rows: dict[str, list[tuple[Any, ...]]] = {k: conn.execute(sql).fetchall() for k, sql in QUERIES.items()}
+    rows: dict[str, list[tuple[Any, ...]]] = {k: conn.execute(sql).fetchall() for k, sql in QUERIES.items()}
     ours = {k: [r for r in got if r[0].startswith(prefix)] for k, got in rows.items()}
     return Found(
         rights=[(str(o), str(c), str(p), str(i)) for o, c, p, i in ours["rights"]],

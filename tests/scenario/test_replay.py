@@ -1,10 +1,12 @@
 """The topics read again from their first record: nothing that was done is done again, nor undone."""
 
 import pytest
+from psycopg import Connection
 
+import verify
 from demo import READS, Demo
 from generate import generate
-from oracle import Stream
+from oracle import Stream, expected
 from smtp_sink import SmtpSink
 from stack import Stack
 
@@ -19,6 +21,23 @@ def read_again(demo: Demo) -> None:
     assert not demo.stack.kafka.drained("payonce-ledger", "payments.v1")
     demo.start(*READS).drain()
     assert demo.stop(*READS) == []
+
+
+def tamper(conn: Connection, tag: str) -> None:
+    """What the verifier must see: a right gone, an entry of points gone, a journal booked twice."""
+    ours = (f"{tag}-%",)
+    conn.execute("DELETE FROM access.access_right WHERE order_id ="
+                 " (SELECT min(order_id) FROM access.access_right WHERE order_id LIKE %s)", ours)
+    conn.execute("DELETE FROM loyalty.points_entry WHERE entry_key ="
+                 " (SELECT min(entry_key) FROM loyalty.points_entry WHERE order_id LIKE %s)", ours)
+    [(journal,)] = conn.execute(
+        "SELECT min(journal_id) FROM ledger.journal JOIN ledger.journal_line USING (journal_id)"
+        " WHERE order_id LIKE %s GROUP BY order_id"
+        " HAVING count(*) = 2 AND bool_or(account = 'revenue') ORDER BY 1 LIMIT 1", ours).fetchall()
+    conn.execute("INSERT INTO ledger.journal SELECT %s, order_id, sequence + 1000, event_id, event_type, position,"
+                 " occurred_at FROM ledger.journal WHERE journal_id = %s", (f"{journal}:again", journal))
+    conn.execute("INSERT INTO ledger.journal_line SELECT %s, account, amount, currency, exponent"
+                 " FROM ledger.journal_line WHERE journal_id = %s", (f"{journal}:again", journal))
 
 
 @pytest.mark.timeout(600)
@@ -44,6 +63,12 @@ def test_p19_a_replay_of_the_topics_changes_no_row(stack: Stack, sink: SmtpSink,
         assert changed(demo.dump(without=("inbox",)), {t: r for t, r in before.items() if not t.endswith(".inbox")}) == {}
         assert all(demo.stack.postgres.query(f"SELECT count(*) FROM {name}.inbox") > [(0,)] for name in READS)
         assert sink.copies() == mails
+
+        with stack.postgres.connect() as conn, conn.transaction(force_rollback=True):
+            tamper(conn, tag)
+            report = verify.compare(expected(stream), verify.read(conn, sink.mails, stream))
+        wrong = {e.name: (e.lost, e.doubled) for e in report.effects if e.lost or e.doubled}
+        assert wrong == {"rights": (1, 0), "points of orders": (1, 0), "ledger balances": (0, 2)}
     finally:
         faults = demo.stop()
     assert faults == []

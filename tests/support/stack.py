@@ -18,7 +18,8 @@ from types import TracebackType
 from typing import Any
 
 import psycopg
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException, Message, TopicPartition
+from confluent_kafka import (Consumer, ConsumerGroupTopicPartitions, KafkaError, KafkaException, Message,
+                             TopicPartition)
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 import accounts
@@ -31,6 +32,8 @@ __all__ = ["Answer", "Kafka", "Postgres", "Registry", "Service", "Stack", "call"
 ROOT = Path(__file__).resolve().parents[2]
 JARS = ROOT / "build/jars"
 SERVICES = tuple(sorted(main.parent.name for main in ROOT.glob("services/*/main.c")))
+COORDINATOR_NOT_YET = (KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_NOT_AVAILABLE,
+                       KafkaError.COORDINATOR_LOAD_IN_PROGRESS)
 JVM = ("-Xmx384m", "-XX:+UseSerialGC", "-XX:-UsePerfData")
 POSTGRES_SETTINGS = {
     "listen_addresses": "'127.0.0.1'",
@@ -256,7 +259,16 @@ class Kafka:
         if group not in self._readers:
             self._readers[group] = Consumer({"bootstrap.servers": self.brokers, "group.id": group, "log_level": 0,
                                              "enable.auto.commit": False})
-        got = self._readers[group].committed(self._partitions(topic), timeout=10)
+
+        def asked() -> list[TopicPartition] | None:
+            try:
+                return self._readers[group].committed(self._partitions(topic), timeout=10)
+            except KafkaException as err:
+                if err.args[0].code() not in COORDINATOR_NOT_YET:
+                    raise
+                return None
+
+        got = until(asked, 30, f"the coordinator of {group} answers") or []
         return {p.partition: max(p.offset, 0) for p in got}
 
     def drained(self, group: str, topic: str) -> bool:
