@@ -214,15 +214,10 @@ static void add_route(route *r, po_str order_id) {
     }
 }
 
-static void note_ref(route *r, const event *e, po_str kind, po_str account, po_str order_id, po_str payment, bool live) {
-    if (po_str_eq(account, e->alias)) {
-        add_route(r, order_id);
-        if (payment.n) {
-            r->payment = payment;
-        }
-    } else if (ref_is_global(kind) && live == e->account->live) {
-        add_route(r, order_id);
-        r->foreign = true;
+static void note_ref(route *r, po_str order_id, po_str payment) {
+    add_route(r, order_id);
+    if (payment.n) {
+        r->payment = payment;
     }
 }
 
@@ -274,23 +269,36 @@ static const known_ref *find_taught(const batch *b, const event *e, const refere
     return NULL;
 }
 
+// What the look-up found of reference i; true when the event's own account has it. One that pays a thing registered at
+// another account of ours is foreign, unless its own account has it for the same order.
+static bool note_known(const batch *b, route *r, const event *e, size_t i) {
+    int first = ref_row(b, e->first_ref + i), end = ref_row(b, e->first_ref + i + 1);
+    po_str own = {0};
+    for (int row = first; row < end; row++) {
+        if (po_str_eq(po_res_text(b->refs, row, 1), e->alias)) {
+            own = po_res_text(b->refs, row, 2);
+            note_ref(r, own, po_res_text(b->refs, row, 3));
+        }
+    }
+    for (int row = first; row < end && ref_is_global(e->obs.refs[i].kind); row++) {
+        if (!po_str_eq(po_res_text(b->refs, row, 1), e->alias) && !po_str_eq(po_res_text(b->refs, row, 2), own) &&
+            po_res_bool(b->refs, row, 4) == e->account->live) {
+            add_route(r, po_res_text(b->refs, row, 2));
+            r->foreign = true;
+        }
+    }
+    return own.n > 0;
+}
+
 // ret_unknown[i]: reference i of the event is not known for its own account.
 static route find_routes(const batch *b, const event *e, bool ret_unknown[OBS_MAX]) {
     route found = {0};
-    size_t first = e->first_ref;
     for (size_t i = 0; i < e->obs.n_refs; i++) {
-        ret_unknown[i] = true;
-        for (int row = ref_row(b, first + i); b->refs && row < po_res_rows(b->refs) &&
-                                              (size_t)po_res_i64(b->refs, row, 0) == first + i; row++) {
-            po_str account = po_res_text(b->refs, row, 1);
-            ret_unknown[i] = ret_unknown[i] && !po_str_eq(account, e->alias);
-            note_ref(&found, e, e->obs.refs[i].kind, account, po_res_text(b->refs, row, 2),
-                     po_res_text(b->refs, row, 3), po_res_bool(b->refs, row, 4));
-        }
+        ret_unknown[i] = !note_known(b, &found, e, i);
         const known_ref *taught = ret_unknown[i] ? find_taught(b, e, &e->obs.refs[i]) : NULL;
         if (taught) {
             ret_unknown[i] = false;
-            note_ref(&found, e, taught->kind, e->alias, taught->order_id, taught->payment, e->account->live);
+            note_ref(&found, taught->order_id, taught->payment);
         }
     }
     note_named(b, &found, e, e->obs.order_id);

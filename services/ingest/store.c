@@ -86,10 +86,11 @@ static const po_stmt SQL[] = {
         " SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[])"},
     [PUT_UNDECIDED] = {"put_undecided",
         "INSERT INTO ingest.undecided (event, reason, awaits, due_at, last_error)"
-        " SELECT a, b, string_to_array(c, E'\\n'), now() + d * interval '1 millisecond', e"
+        " SELECT a, b, string_to_array(c, E'\\n'),"
+        " CASE WHEN c = '' THEN 'epoch' ELSE now() + d * interval '1 millisecond' END, e"
         " FROM unnest($1::int8[], $2::text[], $3::text[], $4::int8[], $5::text[]) AS u(a, b, c, d, e)"},
     [WAKE_UNDECIDED] = {"wake_undecided",
-        "UPDATE ingest.undecided SET due_at = now(), lease_token = NULL, lease_until = NULL, unmatched = false"
+        "UPDATE ingest.undecided SET due_at = 'epoch', lease_token = NULL, lease_until = NULL, unmatched = false"
         " WHERE event IN (SELECT event FROM ingest.undecided WHERE awaits && $1::text[] ORDER BY event FOR UPDATE)"},
 };
 

@@ -146,7 +146,7 @@ CREATE TABLE ingest.undecided (
     reason      text        NOT NULL,
     awaits      text[]      NOT NULL,
     unmatched   boolean     NOT NULL DEFAULT false, -- 72 h without its order: kept, no longer swept
-    due_at      timestamptz NOT NULL,
+    due_at      timestamptz NOT NULL, -- 'epoch': can be decided now, before all that is looked at once more in case
     attempts    integer     NOT NULL DEFAULT 0,
     lease_token uuid,
     lease_until timestamptz,
