@@ -122,6 +122,10 @@ static po_str bytea_or_null(const po_res *rows, int i, int col) {
     return po_res_null(rows, i, col) ? (po_str){0} : po_res_bytea(rows, i, col);
 }
 
+int64_t source_id(const po_res *rows, int i) {
+    return po_res_i64(rows, i, COL_ID);
+}
+
 row source_row(const po_res *rows, int i) {
     return (row){
         .id = po_res_i64(rows, i, COL_ID),

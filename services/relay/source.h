@@ -34,6 +34,7 @@ PO_MUST_CHECK bool source_look(source *source, po_arena *arena, const gaps *gaps
 // The rows of these ids that are there, in no order.
 PO_MUST_CHECK bool source_read(source *source, po_arena *arena, const int64_t *ids, size_t n,
                                int64_t body_limit, po_res **ret_rows, po_err *err);
+int64_t source_id(const po_res *rows, int i);
 row source_row(const po_res *rows, int i);
 
 // Who may still fill a gap: virtual transactions holding RowExclusiveLock on the outbox, ascending. RETRY

@@ -22,6 +22,8 @@ from wait import until
 
 WRITERS, KEYS, ROWS = 12, 40, 21000
 LIMITS = (1, 2, 7, 50, 300, 2048)
+# Of a second phase: somebody else has done it, or is about to.
+SETTLED = (psycopg.errors.UndefinedObject, psycopg.errors.ObjectNotInPrerequisiteState)
 
 
 @pytest.fixture
@@ -47,7 +49,6 @@ class Writers:
         self.stopping = threading.Event()
         self.faults: list[BaseException] = []
         self.shapes: dict[str, int] = {}
-        self.prepared: set[str] = set()
         with self.postgres.connect() as conn:
             conn.execute(f"CREATE TABLE {outbox.schema}.aggregate (key text PRIMARY KEY, n bigint NOT NULL)")
             conn.execute(f"INSERT INTO {outbox.schema}.aggregate SELECT 'k' || i, 0 FROM generate_series(1, %s) AS i",
@@ -101,7 +102,7 @@ class Writers:
             conn.commit()
 
     def append(self, conn: psycopg.Connection, key: int, rng: random.Random) -> None:
-        rows, schema = rng.choice((1, 1, 2, 5, 20)), self.outbox.schema
+        rows, schema = rng.choice((1, 1, 2, 3, 9)), self.outbox.schema
         row = conn.execute(f"UPDATE {schema}.aggregate SET n = n + %s WHERE key = %s RETURNING n",
                            (rows, f"k{key}")).fetchone()
         assert row is not None
@@ -113,21 +114,20 @@ class Writers:
         gid = uuid.uuid4().hex
         conn.execute(f"PREPARE TRANSACTION '{gid}'")
         conn.rollback()  # psycopg's own bookkeeping: nothing is open
-        self.prepared.add(gid)
         time.sleep(rng.choice((0, 0.02, 0.3)))
         self.second_phase(conn, gid, "COMMIT" if rng.random() < 0.8 else "ROLLBACK")
 
     def second_phase(self, conn: psycopg.Connection, gid: str, verb: str) -> None:
         conn.autocommit = True
-        conn.execute(f"{verb} PREPARED '{gid}'")
+        with suppress(*SETTLED):
+            conn.execute(f"{verb} PREPARED '{gid}'")
         conn.autocommit = False
-        self.prepared.discard(gid)
 
     def settle(self) -> None:
         """Second phases that a restart has cut off: the row locks of their keys are still held."""
         with self.postgres.connect() as conn:
             for i, (gid,) in enumerate(conn.execute("SELECT gid FROM pg_prepared_xacts").fetchall()):
-                with suppress(psycopg.errors.UndefinedObject):  # its writer was alive after all
+                with suppress(*SETTLED):
                     conn.execute(f"{'ROLLBACK' if i % 3 == 2 else 'COMMIT'} PREPARED '{gid}'")
 
 
@@ -192,7 +192,7 @@ def test_p18_every_committed_row_arrives_in_the_order_of_its_key(stack: Stack, p
         writers.start()
         rows = 0
         steps = [relays.cut_session, relays.kill, relays.end, relays.cut_session, "restart", relays.kill,
-                 relays.cut_session, relays.end, relays.cut_session]
+                 relays.cut_session, relays.end, relays.kill, relays.cut_session]
         while steps or rows < ROWS:
             mark = published_rows(outbox)
             until(lambda m=mark: writers.faults or published_rows(outbox) > m + 150, 60, "rows go on being published")
@@ -213,9 +213,7 @@ def test_p18_every_committed_row_arrives_in_the_order_of_its_key(stack: Stack, p
         relays.start(2048)
         assert_everything_arrived(outbox, relays, writers)
     except BaseException:
-        print(relays.now.admin_get("/statusz").body.decode(), relays.now.tail(60))
-        print(writers.faults, writers.shapes)
-        print(postgres.query("SELECT state, wait_event, now() - state_change, query FROM pg_stat_activity WHERE backend_type = 'client backend'"))
+        print(relays.now.admin_get("/statusz").body.decode(), relays.now.tail(), writers.shapes)
         raise
     finally:
         writers.stopping.set()
