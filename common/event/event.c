@@ -3,6 +3,8 @@
 #include "event/event.h"
 #include "event/codec.h"
 
+#include <inttypes.h>
+
 #define MEMBER(form, field, member) \
     { field, PO_FORM_##form, offsetof(STRUCT, member) }
 #define CODEC(file_, members_)                                                     \
@@ -72,9 +74,26 @@ bool po_contact_write(const po_contact *contact, po_buf *out, po_err *err) {
     return po_codec_write(&contact_codec, contact, out, err);
 }
 
+// Asked here and not by each consumer: one that does not ask would give for what another does not book.
+static bool can_be(const po_payment_event *e, po_err *err) {
+    if (e->due < 0 || e->refunded < 0 || e->received < e->refunded)
+        return po_fail(err, PO_REFUSED, "position",
+                       "due %" PRId64 ", received %" PRId64 ", refunded %" PRId64 " cannot be",
+                       e->due, e->received, e->refunded);
+    if (po_str_is(e->type, "payment.qualified") &&
+        (!po_str_is(e->state, "paid") || e->qualification < 1))
+        return po_fail(err, PO_REFUSED, "position", "qualified, in state %.*s, by qualification %d",
+                       (int)e->state.n, e->state.p, e->qualification);
+    return true;
+}
+
 bool po_payment_event_read(const po_avro_schema *writer, po_str body, po_arena *arena,
                            po_payment_event *ret_event, po_err *err) {
-    return po_codec_read(&payment_codec, writer, body, arena, ret_event, err);
+    po_payment_event event;
+    if (!po_codec_read(&payment_codec, writer, body, arena, &event, err) || !can_be(&event, err))
+        return false;
+    *ret_event = event;
+    return true;
 }
 
 bool po_contact_read(const po_avro_schema *writer, po_str body, po_arena *arena,

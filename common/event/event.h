@@ -43,7 +43,8 @@ const po_avro_schema *po_contact_schema(void);
 
 PO_MUST_CHECK bool po_payment_event_write(const po_payment_event *event, po_buf *out, po_err *err);
 PO_MUST_CHECK bool po_contact_write(const po_contact *contact, po_buf *out, po_err *err);
-// body: bare Avro written with `writer`.
+// body: bare Avro written with `writer`. An event comes out with due ≥ 0, 0 ≤ refunded ≤ received, and qualified only
+// in state paid with qualification ≥ 1; else REFUSED "position".
 PO_MUST_CHECK bool po_payment_event_read(const po_avro_schema *writer, po_str body, po_arena *arena,
                                          po_payment_event *ret_event, po_err *err);
 PO_MUST_CHECK bool po_contact_read(const po_avro_schema *writer, po_str body, po_arena *arena,

@@ -272,6 +272,47 @@ static void test_unsound(void **state) {
     po_avro_resolver_free(&resolver);
 }
 
+// What no decision leads to is no event for any reader.
+static void test_positions_that_cannot_be(void **state) {
+    (void)state;
+    static const struct {
+        const char *type, *state;
+        int64_t due, received, refunded;
+        int32_t qualification;
+        bool can_be;
+    } cases[] = {
+        {"payment.qualified", "paid", 0, 0, 0, 1, true},
+        {"payment.refunded", "paid", INT64_MAX, INT64_MAX, INT64_MAX, 1, true},
+        {"payment.pending", "open", 10, 0, 0, 0, true},
+        {"payment.refunded", "paid", -1, 0, 0, 1, false},
+        {"payment.refunded", "paid", 10, -1, 0, 1, false},
+        {"payment.refunded", "paid", 10, 5, -1, 1, false},
+        {"payment.refunded", "paid", 10, 5, 6, 1, false},
+        {"payment.qualified", "review", 10, 10, 0, 1, false},
+        {"payment.qualified", "paid", 10, 10, 0, 0, false},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        po_payment_event e = example(), read = {.delta = 5};
+        e.type = po_s(cases[i].type);
+        e.state = po_s(cases[i].state);
+        e.due = cases[i].due;
+        e.received = cases[i].received;
+        e.refunded = cases[i].refunded;
+        e.qualification = cases[i].qualification;
+        PO_AUTO(po_buf_done) po_buf out = {0};
+        po_err err = {0};
+        assert_true(po_payment_event_write(&e, &out, &err));
+        assert_int_equal(
+            po_payment_event_read(po_payment_event_schema(), po_buf_view(&out), arena, &read, &err),
+            cases[i].can_be);
+        if (cases[i].can_be)
+            continue;
+        assert_int_equal(err.kind, PO_REFUSED);
+        assert_string_equal(err.code, "position");
+        assert_int_equal(read.delta, 5);
+    }
+}
+
 // Every record and field says what it means.
 static void test_docs_are_there(void **state) {
     (void)state;
@@ -320,9 +361,13 @@ static void test_events_page(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_payment_event),  cmocka_unit_test(test_contact),
-        cmocka_unit_test(test_versions),       cmocka_unit_test(test_unsound),
-        cmocka_unit_test(test_docs_are_there), cmocka_unit_test(test_events_page),
+        cmocka_unit_test(test_payment_event),
+        cmocka_unit_test(test_contact),
+        cmocka_unit_test(test_versions),
+        cmocka_unit_test(test_unsound),
+        cmocka_unit_test(test_positions_that_cannot_be),
+        cmocka_unit_test(test_docs_are_there),
+        cmocka_unit_test(test_events_page),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

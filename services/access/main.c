@@ -71,10 +71,8 @@ static bool on_granted(po_consumer_tx *tx, const po_delivery *delivery, const po
 }
 
 static bool on_qualified(po_consumer_tx *tx, const po_delivery *delivery, po_err *err) {
+    (void)err;
     const po_payment_event *event = delivery->payment;
-    if (event->qualification < 1)
-        return po_fail(err, PO_REFUSED, "qualification", "qualified with qualification %d",
-                       event->qualification);
     if (event->qualification > 1) {
         po_args *args = po_args_new(tx->arena);
         po_arg_text(args, event->order_id);

@@ -2,13 +2,7 @@
 // credit; in any other state nobody knows yet whose it is → suspense.
 #include "target.h"
 
-#include <inttypes.h>
-
-bool target_of(const po_payment_event *event, target *ret_target, po_err *err) {
-    if (event->due < 0 || event->refunded < 0 || event->received < event->refunded)
-        return po_fail(err, PO_REFUSED, "position",
-                       "due %" PRId64 ", received %" PRId64 ", refunded %" PRId64 " cannot be",
-                       event->due, event->received, event->refunded);
+target target_of(const po_payment_event *event) {
     target to = {.net = event->received - event->refunded};
     if (po_str_is(event->state, "paid")) {
         to.revenue = to.net < event->due ? to.net : event->due;
@@ -16,6 +10,5 @@ bool target_of(const po_payment_event *event, target *ret_target, po_err *err) {
     } else {
         to.suspense = to.net;
     }
-    *ret_target = to;
-    return true;
+    return to;
 }

@@ -7,5 +7,4 @@ typedef struct target {
     int64_t net, revenue, customer_credit, suspense;
 } target;
 
-// REFUSED "position" when the amounts cannot be: negative, or refunded above received.
-PO_MUST_CHECK bool target_of(const po_payment_event *event, target *ret_target, po_err *err);
+target target_of(const po_payment_event *event);

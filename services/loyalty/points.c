@@ -1,8 +1,6 @@
 // P(due) = floor(due / per): what the order gives when it is paid in full; a second payment adds nothing.
 #include "points.h"
 
-#include <inttypes.h>
-
 static const points_rule *rule_find(const points_rules *rules, po_unit unit) {
     for (size_t i = 0; i < rules->n; i++)
         if (po_unit_eq(rules->at[i].unit, unit))
@@ -46,10 +44,6 @@ bool rules_parse(po_str text, points_rules *ret_rules, po_err *err) {
 
 bool points_target(const points_rules *rules, const po_payment_event *event, int64_t *ret_points,
                    bool *ret_keep, po_err *err) {
-    if (event->due < 0 || event->refunded < 0 || event->received < event->refunded)
-        return po_fail(err, PO_REFUSED, "position",
-                       "due %" PRId64 ", received %" PRId64 ", refunded %" PRId64 " cannot be",
-                       event->due, event->received, event->refunded);
     int64_t net = event->received - event->refunded;
     bool paid = po_str_is(event->state, "paid");
     int64_t points = 0;

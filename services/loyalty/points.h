@@ -18,6 +18,6 @@ typedef struct points_rules {
 PO_MUST_CHECK bool rules_parse(po_str text, points_rules *ret_rules, po_err *err);
 
 // Paid: floor(P(due) * min(net, due) / due), so a refund takes back in proportion. Reversed: 0. In any other state
-// the order keeps what it has: ret_keep. REFUSED "position" when the amounts cannot be.
+// the order keeps what it has: ret_keep.
 PO_MUST_CHECK bool points_target(const points_rules *rules, const po_payment_event *event,
                                  int64_t *ret_points, bool *ret_keep, po_err *err);

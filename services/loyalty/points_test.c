@@ -96,24 +96,11 @@ static void moves_to_the_position(void **state) {
     }
 }
 
-static void refuses_what_cannot_be(void **state) {
-    (void)state;
-    points_rules by = {0};
-    po_payment_event event = {.state = po_s("paid"), .due = 10, .received = 5, .refunded = 6};
-    int64_t points = 7;
-    bool keep = false;
-    po_err err = {0};
-    assert_false(points_target(&by, &event, &points, &keep, &err));
-    assert_int_equal(err.kind, PO_REFUSED);
-    assert_int_equal(points, 7);
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reads_rules),
         cmocka_unit_test(refuses_bad_rules),
         cmocka_unit_test(moves_to_the_position),
-        cmocka_unit_test(refuses_what_cannot_be),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -197,7 +197,7 @@ static bool on_qualified(po_consumer_tx *tx, const po_delivery *delivery, po_err
 static bool on_contact_stored(po_consumer_tx *tx, const po_delivery *delivery, const po_res *rows,
                               po_err *err) {
     (void)err;
-    if (po_res_rows(rows) == 0 || !delivery->contact)
+    if (po_res_rows(rows) == 0)
         return true;
     po_args *args = po_args_new(tx->arena);
     po_arg_text(args, delivery->key);
@@ -205,14 +205,29 @@ static bool on_contact_stored(po_consumer_tx *tx, const po_delivery *delivery, c
     return true;
 }
 
-// contact.set, or contact.erased with its tombstone. The key is the order.
-static bool on_contact(po_consumer_tx *tx, const po_delivery *delivery, po_err *err) {
-    (void)err;
+// The key is the order.
+static void store_contact(po_consumer_tx *tx, const po_delivery *delivery, po_str email,
+                          po_rows_handler on_rows) {
     po_args *args = po_args_new(tx->arena);
     po_arg_text(args, delivery->key);
     po_arg_i64(args, delivery->ce.sequence);
-    po_arg_text(args, delivery->contact ? delivery->contact->email : (po_str){0});
-    po_consumer_send(tx, delivery, &statements[ST_CONTACT], args, on_contact_stored);
+    po_arg_text(args, email);
+    po_consumer_send(tx, delivery, &statements[ST_CONTACT], args, on_rows);
+}
+
+static bool on_contact(po_consumer_tx *tx, const po_delivery *delivery, po_err *err) {
+    (void)err;
+    if (delivery->contact)
+        store_contact(tx, delivery, delivery->contact->email, on_contact_stored);
+    else
+        store_contact(tx, delivery, (po_str){0}, NULL);
+    return true;
+}
+
+// Erases whatever it carries; as a rule nothing, a tombstone.
+static bool on_erased(po_consumer_tx *tx, const po_delivery *delivery, po_err *err) {
+    (void)err;
+    store_contact(tx, delivery, (po_str){0}, NULL);
     return true;
 }
 
@@ -220,7 +235,7 @@ static const po_consumer_route routes[] = {
     {PO_TOPIC_PAYMENTS, "payment.qualified", on_qualified},
     {PO_TOPIC_PAYMENTS, "*", NULL}, // a refund or a reversal takes no mail back and asks for none
     {PO_TOPIC_CONTACTS, "contact.set", on_contact},
-    {PO_TOPIC_CONTACTS, "contact.erased", on_contact},
+    {PO_TOPIC_CONTACTS, "contact.erased", on_erased},
     {0},
 };
 
