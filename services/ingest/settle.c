@@ -445,6 +445,29 @@ static void teach(batch *b, const event *e, const bool unknown[OBS_MAX], po_str 
     }
 }
 
+static po_str known_payment(const batch *b, const event *e, size_t i) {
+    const known_ref *taught = find_taught(b, e, &e->obs.refs[i]);
+    for (int row = ref_row(b, e->first_ref + i), end = ref_row(b, e->first_ref + i + 1); row < end; row++) {
+        if (po_str_eq(po_res_text(b->refs, row, 1), e->alias)) {
+            return po_res_text(b->refs, row, 3);
+        }
+    }
+    return taught ? taught->payment : (po_str){0};
+}
+
+// A charge that the shop, or a refund, named without its payment learns it: by the charge alone its refunds find it.
+static void learn_payments(batch *b, const event *e) {
+    for (size_t i = 0; i < e->obs.n_refs; i++) {
+        const reference *ref = &e->obs.refs[i];
+        if (po_str_is(ref->kind, "charge") && ref->payment.n && !known_payment(b, e, i).n) {
+            b->writes.learned[b->writes.n_learned++] =
+                (known_ref){.provider = e->provider, .kind = ref->kind, .value = ref->value, .account = e->alias,
+                            .payment = ref->payment};
+            b->writes.woken[b->writes.n_woken++] = await_ref(b->arena, e->provider, e->alias, ref->kind, ref->value);
+        }
+    }
+}
+
 static void wake_payments(batch *b, const event *e) {
     for (size_t i = 0; i < e->obs.n_facts; i++) {
         const fact *f = &e->obs.facts[i];
@@ -537,6 +560,7 @@ static void decide_event(batch *b, event *e) {
     observation *obs = po_alloc(b->arena, sizeof *obs);
     *obs = e->obs;
     teach(b, e, unknown, held[0]->order.id);
+    learn_payments(b, e);
     if (obs->needs_payment && !payment_known(b, e, held[0], &found, obs)) {
         return;
     }
@@ -553,6 +577,7 @@ static void decide_all(batch *b) {
     batch_writes *w = &b->writes;
     w->outcomes = po_alloc_array(b->arena, 2 * b->n_unique + 1, sizeof *w->outcomes);
     w->taught = po_alloc_array(b->arena, OBS_MAX * b->n_unique + 1, sizeof *w->taught);
+    w->learned = po_alloc_array(b->arena, b->n_unique + 1, sizeof *w->learned); // an event names at most one charge
     w->waitings = po_alloc_array(b->arena, b->n_unique + 1, sizeof *w->waitings);
     w->woken = po_alloc_array(b->arena, 2 * OBS_MAX * b->n_unique + 1, sizeof *w->woken);
     for (size_t i = 0; i < b->n; i++) {

@@ -10,7 +10,7 @@ const po_outbox ingest_outbox = PO_OUTBOX("ingest");
 
 enum {
     PUT_EVENTS, FIND_REFS, FIND_ROUTES, COMPARE_EVENTS, PUT_CONFLICTS, LOCK_ORDERS, LOCK_ORDERS_SKIP,
-    READ_ORDERS, READ_FACTS, PUT_FACTS, PUT_DECISIONS, MOVE_ORDERS, PUT_REFS, PUT_UNDECIDED, WAKE_UNDECIDED,
+    READ_ORDERS, READ_FACTS, PUT_FACTS, PUT_DECISIONS, MOVE_ORDERS, PUT_REFS, LEARN_PAYMENTS, PUT_UNDECIDED, WAKE_UNDECIDED,
 };
 
 static const po_stmt SQL[] = {
@@ -84,11 +84,17 @@ static const po_stmt SQL[] = {
     [PUT_REFS] = {"put_refs",
         "INSERT INTO ingest.order_ref (provider, kind, value, account, order_id, payment)"
         " SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[])"},
+    [LEARN_PAYMENTS] = {"learn_payments",
+        "UPDATE ingest.order_ref r SET payment = u.payment"
+        " FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[])"
+        " AS u(provider, kind, value, account, payment)"
+        " WHERE r.provider = u.provider AND r.kind = u.kind AND r.value = u.value AND r.account = u.account"
+        " AND r.payment = ''"},
     [PUT_UNDECIDED] = {"put_undecided",
         "INSERT INTO ingest.undecided (event, reason, awaits, due_at, last_error)"
         " SELECT a, b, string_to_array(c, E'\\n'),"
-        " CASE WHEN c = '' THEN 'epoch' ELSE now() + d * interval '1 millisecond' END, e"
-        " FROM unnest($1::int8[], $2::text[], $3::text[], $4::int8[], $5::text[]) AS u(a, b, c, d, e)"},
+        " CASE WHEN c = '' THEN 'epoch' ELSE now() + interval '1 second' END, d"
+        " FROM unnest($1::int8[], $2::text[], $3::text[], $4::text[]) AS u(a, b, c, d)"},
     [WAKE_UNDECIDED] = {"wake_undecided",
         "UPDATE ingest.undecided SET due_at = 'epoch', lease_token = NULL, lease_until = NULL, unmatched = false"
         " WHERE event IN (SELECT event FROM ingest.undecided WHERE awaits && $1::text[] ORDER BY event FOR UPDATE)"},
@@ -490,6 +496,22 @@ static bool send_refs(po_pg *pg, po_arena *arena, const batch_writes *writes, si
     return po_pipe_send(pg, &SQL[PUT_REFS], args, err);
 }
 
+static bool send_learned(po_pg *pg, po_arena *arena, const batch_writes *writes, size_t *sends, po_err *err) {
+    const known_ref *refs = writes->learned;
+    size_t n = writes->n_learned;
+    if (!n) {
+        return true;
+    }
+    po_args *args = po_args_new(arena);
+    TEXTS(args, arena, refs, n, provider);
+    TEXTS(args, arena, refs, n, kind);
+    TEXTS(args, arena, refs, n, value);
+    TEXTS(args, arena, refs, n, account);
+    TEXTS(args, arena, refs, n, payment);
+    *sends += 1;
+    return po_pipe_send(pg, &SQL[LEARN_PAYMENTS], args, err);
+}
+
 static bool send_undecided(po_pg *pg, po_arena *arena, const batch_writes *writes, size_t *sends, po_err *err) {
     const waiting *w = writes->waitings;
     size_t n = writes->n_waitings;
@@ -498,7 +520,6 @@ static bool send_undecided(po_pg *pg, po_arena *arena, const batch_writes *write
         COLUMN(int64_t, po_arg_i64s, w[i].event);
         COLUMN(po_str, po_arg_texts, po_s(w[i].reason));
         COLUMN(po_str, po_arg_texts, store_join(arena, w[i].awaits, w[i].n_awaits));
-        COLUMN(int64_t, po_arg_i64s, w[i].n_awaits ? 1000 : 0);
         TEXTS(args, arena, w, n, error);
         *sends += 1;
         if (!po_pipe_send(pg, &SQL[PUT_UNDECIDED], args, err)) {
@@ -539,7 +560,7 @@ static bool send_outbox(po_pg *pg, po_arena *arena, const batch_writes *writes, 
 
 bool store_send_writes(po_pg *pg, po_arena *arena, const batch_writes *writes, size_t *ret_sends, po_err *err) {
     *ret_sends = 0;
-    return send_refs(pg, arena, writes, ret_sends, err) &&
+    return send_refs(pg, arena, writes, ret_sends, err) && send_learned(pg, arena, writes, ret_sends, err) &&
            send_facts(pg, arena, writes, ret_sends, err) && send_decisions(pg, arena, writes, ret_sends, err) &&
            send_orders(pg, arena, writes, ret_sends, err) && send_undecided(pg, arena, writes, ret_sends, err) &&
            send_outbox(pg, arena, writes, ret_sends, err);

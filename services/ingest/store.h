@@ -97,6 +97,8 @@ typedef struct batch_writes {
     size_t n_outcomes;
     known_ref *taught;
     size_t n_taught;
+    known_ref *learned; // references known, or taught here, whose payment is known only now
+    size_t n_learned;
     waiting *waitings;
     size_t n_waitings;
     po_str *woken;

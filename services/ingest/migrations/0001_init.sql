@@ -191,6 +191,7 @@ GRANT USAGE ON SCHEMA ingest TO payonce_ingest, payonce_relay;
 GRANT SELECT, INSERT ON ingest.provider_event, ingest.event_conflict, ingest.order_ref, ingest.decision,
     ingest.outbox, ingest.outbox_schema TO payonce_ingest;
 GRANT SELECT, INSERT, UPDATE ON ingest.shop_order, ingest.order_contact, ingest.fact TO payonce_ingest;
+GRANT UPDATE (payment) ON ingest.order_ref TO payonce_ingest; -- never whose it is
 GRANT SELECT, INSERT, UPDATE, DELETE ON ingest.undecided TO payonce_ingest;
 GRANT SELECT, DELETE ON ingest.outbox TO payonce_relay;
 GRANT SELECT ON ingest.outbox_schema, ingest.outbox_id_seq TO payonce_relay;
