@@ -610,6 +610,13 @@ static int compare_taught(const void *a, const void *b) {
     return c ? c : po_str_cmp(x->account, y->account);
 }
 
+// As its unique key sorts: two sessions that are told the same conflicts take them in one order.
+static int compare_conflicts(const void *a, const void *b) {
+    const event *x = *(event *const *)a, *y = *(event *const *)b;
+    int c = compare_keys(x, y);
+    return c ? c : memcmp(x->obs.digest, y->obs.digest, sizeof x->obs.digest);
+}
+
 static bool send_conflicts(batch *b, size_t *sends, po_err *err) {
     event **conflicts = po_alloc_array(b->arena, b->n + 1, sizeof *conflicts);
     size_t n = 0;
@@ -621,6 +628,7 @@ static bool send_conflicts(batch *b, size_t *sends, po_err *err) {
     if (n == 0 || b->options->token) {
         return true;
     }
+    qsort(conflicts, n, sizeof *conflicts, compare_conflicts);
     *sends += 1;
     return store_send_conflicts(b->pg, b->arena, conflicts, n, err);
 }
