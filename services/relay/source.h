@@ -1,5 +1,5 @@
 // The outbox as the relay sees it: a session on the primary whose search_path is the outbox's schema, and the
-// statements of DESIGN's look, sample and reading again by id. READ COMMITTED, each statement its own transaction.
+// statements of look, sample and reading again by id. READ COMMITTED, each statement its own transaction.
 #pragma once
 #include "gaps.h"
 #include "pg/pg.h"
