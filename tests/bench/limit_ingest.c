@@ -140,7 +140,7 @@ static recording *record_all(const settings *s, size_t *ret_n) {
     PO_AUTO(po_pg_close) po_pg *pg = NULL;
     po_err err = {0};
     if (!accounts_load(s->accounts_file, &accounts, &err) ||
-        !po_pg_open(&(po_pg_options){.dsn = s->dsn}, &pg, &err))
+        !po_pg_open(&(po_pg_options){.dsn = s->dsn, .by_index = true}, &pg, &err))
         die("%s: %s", err.code, err.text);
     const account *account = accounts_find(accounts, po_s("stripe"), po_s(s->alias));
     if (!account)
@@ -196,7 +196,7 @@ static void *play(void *arg) {
     player *p = arg;
     PO_AUTO(po_pg_close) po_pg *pg = NULL;
     po_err err = {0};
-    if (!po_pg_open(&(po_pg_options){.dsn = p->s->dsn}, &pg, &err))
+    if (!po_pg_open(&(po_pg_options){.dsn = p->s->dsn, .by_index = true}, &pg, &err))
         die("%s: %s", err.code, err.text);
     pthread_barrier_wait(p->start);
     for (size_t i = p->first; i < p->n_all; i += p->step)

@@ -17,7 +17,8 @@ def test_nothing_is_lost_or_doubled_under_load(programs: Path, tmp_path: Path) -
     """DESIGN 8: throughput and verify. P1, P2, P3, P18: events stored, decided and published once each."""
     out = tmp_path / "bench.json"
     ran = subprocess.run([sys.executable, BENCH, "--short", "--json", out], capture_output=True, text=True,
-                         env={**os.environ, "PAYONCE_BIN": str(programs)}, timeout=280)
+                         timeout=280,
+                         env={**os.environ, "PAYONCE_BIN": str(programs), "PYTHONPATH": os.pathsep.join(sys.path)})
     assert ran.returncode == 0, ran.stdout + ran.stderr
     got = json.loads(out.read_text())
     assert got["faults"] == []
