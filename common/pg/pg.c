@@ -37,6 +37,9 @@ static bool put_session_options(po_buf *buf, const po_pg_options *options, po_er
                   or_default(options->idle_in_tx_timeout_ms, IDLE_IN_TX_MS));
     if (options->lock_timeout_ms > 0)
         po_buf_printf(buf, " -c lock_timeout=%d", options->lock_timeout_ms);
+    // A scan that cannot be avoided counts as immensely expensive, and would be compiled each time.
+    if (options->by_index)
+        po_buf_puts(buf, " -c enable_seqscan=off -c jit=off");
     po_buf_put(buf, "", 1);
     return true;
 }

@@ -29,6 +29,8 @@ typedef struct po_pg_options {
     int lock_timeout_ms;          // 0 = server default
     int statement_timeout_ms;     // 0 = 30000
     int idle_in_tx_timeout_ms;    // 0 = 5000
+    bool by_index;                // plans use an index wherever there is one, whatever statistics say: for sessions
+                                  // whose plans are kept while their tables grow from nothing
 } po_pg_options;
 
 // RETRY when it cannot be had within 10 s (code: SQLSTATE of a refused login, else 08001); REFUSED "invalid_dsn".

@@ -135,7 +135,8 @@ static bool run(const po_config *config, po_err *err) {
                         .application_name = "payonce-ingest",
                         .lock_timeout_ms = 250,
                         .statement_timeout_ms = 5000, // a frozen server is given up after 15 s
-                        .idle_in_tx_timeout_ms = 5000};
+                        .idle_in_tx_timeout_ms = 5000,
+                        .by_index = true};
     po_pg_options orders_pg = pg;
     orders_pg.statement_timeout_ms = 2000;
     parts p = {0};

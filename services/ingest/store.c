@@ -1,4 +1,8 @@
 // The SQL of ingest, set-based: parameters are columns, cut out of C structs by `column()`.
+// A statement's plan is kept, perhaps from the first event of an empty database until its tables are analysed, so
+// each has one sensible plan by its shape: the session scans no table that has an index, and a batch is looked up
+// row by row. LATERAL … OFFSET 0, and `= ANY (ARRAY[column])` where the table is written, keep the planner from
+// walking the table instead and searching each row in the batch; `+ 0` keeps it from walking the key for its order.
 #include "store.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
@@ -25,16 +29,21 @@ static const po_stmt SQL[] = {
         " traceparent, occurred_at)"
         " ON CONFLICT DO NOTHING RETURNING id, provider, account, event_id"},
     [FIND_REFS] = {"find_refs",
-        "SELECT u.i, r.account, r.order_id, r.payment, o.live"
+        "SELECT u.i, r.account, r.order_id, r.payment, r.live"
         " FROM unnest($1::int4[], $2::text[], $3::text[], $4::text[]) AS u(i, provider, kind, value)"
-        " JOIN ingest.order_ref r USING (provider, kind, value) JOIN ingest.shop_order o USING (order_id)"
+        " CROSS JOIN LATERAL (SELECT account, order_id, payment,"
+        " (SELECT live FROM ingest.shop_order o WHERE o.order_id = r.order_id) FROM ingest.order_ref r"
+        " WHERE r.provider = u.provider AND r.kind = u.kind AND r.value = u.value OFFSET 0) r"
         " ORDER BY u.i"},
     [FIND_ROUTES] = {"find_routes",
-        "SELECT order_id, live, array_to_string(accounts, ' ') FROM ingest.shop_order WHERE order_id = ANY($1::text[])"},
+        "SELECT order_id, live, array_to_string(accounts, ' ') FROM ingest.shop_order"
+        " WHERE order_id = ANY($1::text[]) ORDER BY order_id"},
     [COMPARE_EVENTS] = {"compare_events",
-        "SELECT e.provider, e.account, e.event_id, e.digest"
-        " FROM unnest($1::text[], $2::text[], $3::text[]) AS u(provider, account, event_id)"
-        " JOIN ingest.provider_event e USING (provider, account, event_id)"},
+        "SELECT u.provider, u.account, u.event_id, e.digest"
+        " FROM unnest($1::text[], $2::text[], $3::text[]) WITH ORDINALITY AS u(provider, account, event_id, i)"
+        " CROSS JOIN LATERAL (SELECT digest FROM ingest.provider_event e WHERE e.provider = u.provider"
+        " AND e.account = u.account AND e.event_id = u.event_id OFFSET 0) e"
+        " ORDER BY u.i"},
     [PUT_CONFLICTS] = {"put_conflicts",
         "INSERT INTO ingest.event_conflict (provider, account, event_id, digest, raw_sha256, raw)"
         " SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::bytea[], $5::bytea[], $6::bytea[])"
@@ -80,7 +89,7 @@ static const po_stmt SQL[] = {
         " FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::int8[], $6::int8[], $7::int8[], $8::bool[],"
         " $9::bool[], $10::bool[], $11::int4[], $12::int8[], $13::bool[], $14::bool[], $15::bool[])"
         " AS u(order_id, state, verdict, reason, due, received, refunded, late, partial, over, qualification,"
-        " sequence, canceled, swept, contact) WHERE s.order_id = u.order_id"},
+        " sequence, canceled, swept, contact) WHERE s.order_id = ANY (ARRAY[u.order_id])"},
     [PUT_REFS] = {"put_refs",
         "INSERT INTO ingest.order_ref (provider, kind, value, account, order_id, payment)"
         " SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[])"},
@@ -97,7 +106,8 @@ static const po_stmt SQL[] = {
         " FROM unnest($1::int8[], $2::text[], $3::text[], $4::text[]) AS u(a, b, c, d)"},
     [WAKE_UNDECIDED] = {"wake_undecided",
         "UPDATE ingest.undecided SET due_at = 'epoch', lease_token = NULL, lease_until = NULL, unmatched = false"
-        " WHERE event IN (SELECT event FROM ingest.undecided WHERE awaits && $1::text[] ORDER BY event FOR UPDATE)"},
+        " WHERE event = ANY (ARRAY(SELECT event FROM ingest.undecided WHERE awaits && $1::text[] ORDER BY event + 0"
+        " FOR UPDATE))"},
 };
 
 // A commit that could be taken back would let ids run backwards and paid events vanish.

@@ -72,9 +72,10 @@ PO_MUST_CHECK bool store_send_events(po_pg *pg, po_arena *arena, event *const *e
 // Sends the look-up of references: rows (index of the asked, account, order_id, payment, live),
 // by index.
 PO_MUST_CHECK bool store_send_refs(po_pg *pg, po_arena *arena, const known_ref *asked, size_t n, po_err *err);
-// Sends the look-up of orders by id: rows (order_id, live, accounts as "a b c").
+// Sends the look-up of orders by id: rows (order_id, live, accounts as "a b c"), by id.
 PO_MUST_CHECK bool store_send_routes(po_pg *pg, po_arena *arena, const po_str *order_ids, size_t n, po_err *err);
-// Sends the comparison of events that the insert did not return: rows (provider, account, event_id, digest).
+// Sends the comparison of events that the insert did not return: rows (provider, account, event_id, digest), in
+// the order of the events.
 PO_MUST_CHECK bool store_send_compare(po_pg *pg, po_arena *arena, event *const *events, size_t n, po_err *err);
 PO_MUST_CHECK bool store_send_conflicts(po_pg *pg, po_arena *arena, event *const *events, size_t n, po_err *err);
 

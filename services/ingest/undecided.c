@@ -13,7 +13,7 @@ static const po_stmt CLAIM = {"undecided_claim",
     "WITH due AS (SELECT event FROM ingest.undecided WHERE NOT unmatched AND due_at <= now()"
     " AND (lease_until IS NULL OR lease_until < now()) ORDER BY due_at LIMIT $1 FOR UPDATE SKIP LOCKED)"
     " UPDATE ingest.undecided u SET lease_token = $2, lease_until = now() + $3 * interval '1 millisecond'"
-    " FROM due, ingest.provider_event e WHERE u.event = due.event AND e.id = u.event"
+    " FROM due, ingest.provider_event e WHERE u.event = ANY (ARRAY[due.event]) AND e.id = ANY (ARRAY[due.event])"
     " RETURNING u.event::text, u.attempts, u.event, e.provider, e.account, e.event_id, e.raw,"
     " array_to_string(e.headers, E'\\n'), e.traceparent, e.occurred_at"};
 static const po_stmt LATER = {"undecided_later",
