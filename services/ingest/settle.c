@@ -40,6 +40,8 @@ typedef struct batch {
     size_t n_held;
 
     batch_writes writes;
+    uint32_t *taught_at;  // see taught_slot(); NULL before deciding
+    size_t taught_mask;
     int64_t now_us;
 } batch;
 
@@ -79,6 +81,13 @@ static void sort_keys(batch *b) {
             b->unique[b->n_unique++] = b->keys[i];
         }
     }
+}
+
+// The key in the columns `first` … of a row.
+static event row_key(const po_res *rows, int row, int first) {
+    return (event){.provider = po_res_text(rows, row, first),
+                   .alias = po_res_text(rows, row, first + 1),
+                   .obs.event_id = po_res_text(rows, row, first + 2)};
 }
 
 // --- Flight 1: record, look up routes
@@ -141,9 +150,7 @@ static void note_recorded(batch *b, const po_res *rows) {
         b->events[i]->same = EVENT_DUPLICATE;
     }
     for (int row = 0; row < po_res_rows(rows); row++) {
-        event key = {.provider = po_res_text(rows, row, 1),
-                     .alias = po_res_text(rows, row, 2),
-                     .obs.event_id = po_res_text(rows, row, 3)};
+        event key = row_key(rows, row, 1);
         size_t low = 0, high = b->n_unique;
         while (low < high) {
             size_t middle = (low + high) / 2;
@@ -234,13 +241,29 @@ static bool lists(po_str words, po_str word) {
     return false;
 }
 
-static void note_named(const batch *b, route *r, const event *e, po_str order_id) {
-    for (int row = 0; order_id.n && b->routes && row < po_res_rows(b->routes); row++) {
-        if (po_str_eq(po_res_text(b->routes, row, 0), order_id) &&
-            (!e->account || (po_res_bool(b->routes, row, 1) == e->account->live &&
-                             lists(po_res_text(b->routes, row, 2), e->alias)))) {
-            add_route(r, order_id);
+// First row of `rows` whose order id is not below this one; they come by id.
+static int route_row(const po_res *rows, po_str order_id) {
+    int low = 0, high = po_res_rows(rows);
+    while (low < high) {
+        int middle = low + (high - low) / 2;
+        if (po_str_cmp(po_res_text(rows, middle, 0), order_id) < 0) {
+            low = middle + 1;
+        } else {
+            high = middle;
         }
+    }
+    return low;
+}
+
+static void note_named(const batch *b, route *r, const event *e, po_str order_id) {
+    if (!order_id.n || !b->routes) {
+        return;
+    }
+    int row = route_row(b->routes, order_id);
+    if (row < po_res_rows(b->routes) && po_str_eq(po_res_text(b->routes, row, 0), order_id) &&
+        (!e->account || (po_res_bool(b->routes, row, 1) == e->account->live &&
+                         lists(po_res_text(b->routes, row, 2), e->alias)))) {
+        add_route(r, order_id);
     }
 }
 
@@ -258,15 +281,24 @@ static int ref_row(const batch *b, size_t index) {
     return low;
 }
 
-static const known_ref *find_taught(const batch *b, const event *e, const reference *ref) {
-    for (size_t i = 0; i < b->writes.n_taught; i++) {
-        const known_ref *t = &b->writes.taught[i];
-        if (po_str_eq(t->value, ref->value) && po_str_eq(t->kind, ref->kind) && po_str_eq(t->provider, e->provider) &&
-            po_str_eq(t->account, e->alias)) {
-            return t;
+// Taught references by a hash of their value: its slot holds the place in writes.taught + 1, or 0.
+static uint32_t *taught_slot(const batch *b, const event *e, const reference *ref) {
+    uint64_t hash = 14695981039346656037U; // FNV-1a
+    for (size_t i = 0; i < ref->value.n; i++) {
+        hash = (hash ^ (uint8_t)ref->value.p[i]) * 1099511628211U;
+    }
+    for (size_t at = hash & b->taught_mask;; at = (at + 1) & b->taught_mask) {
+        const known_ref *t = b->taught_at[at] ? &b->writes.taught[b->taught_at[at] - 1] : NULL;
+        if (!t || (po_str_eq(t->value, ref->value) && po_str_eq(t->kind, ref->kind) &&
+                   po_str_eq(t->provider, e->provider) && po_str_eq(t->account, e->alias))) {
+            return &b->taught_at[at];
         }
     }
-    return NULL;
+}
+
+static const known_ref *find_taught(const batch *b, const event *e, const reference *ref) {
+    uint32_t place = b->taught_at ? *taught_slot(b, e, ref) : 0;
+    return place ? &b->writes.taught[place - 1] : NULL;
 }
 
 // What the look-up found of reference i; true when the event's own account has it. One that pays a thing registered at
@@ -349,8 +381,10 @@ static void judge_repeats(batch *b, size_t first, size_t end, const uint8_t *sto
     }
 }
 
-// Same or different: against the recorded digest, wherever it was recorded (DESIGN §2.3).
+// Same or different: against the recorded digest, wherever it was recorded (DESIGN §2.3). `stored` has the keys that
+// the insert left out, in our order.
 static bool note_same(batch *b, const po_res *stored, po_err *err) {
+    int row = 0;
     for (size_t first = 0, end; first < b->n; first = end) {
         for (end = first + 1; end < b->n && compare_keys(b->keys[first], b->keys[end]) == 0; end++) {
         }
@@ -359,20 +393,13 @@ static bool note_same(batch *b, const po_res *stored, po_err *err) {
             judge_repeats(b, first, end, recorded->obs.digest);
             continue;
         }
-        bool found = false;
-        for (int row = 0; stored && row < po_res_rows(stored) && !found; row++) {
-            event key = {.provider = po_res_text(stored, row, 0),
-                         .alias = po_res_text(stored, row, 1),
-                         .obs.event_id = po_res_text(stored, row, 2)};
-            po_str digest = po_res_bytea(stored, row, 3);
-            if (compare_keys(&key, recorded) == 0 && digest.n == 32) {
-                judge_repeats(b, first, end, (const uint8_t *)digest.p);
-                found = true;
-            }
-        }
-        if (!found) {
+        bool more = stored && row < po_res_rows(stored);
+        event key = more ? row_key(stored, row, 0) : (event){0};
+        po_str digest = more ? po_res_bytea(stored, row++, 3) : (po_str){0};
+        if (digest.n != 32 || compare_keys(&key, recorded) != 0) {
             return po_fail(err, PO_RETRY, "40001", "event %s was neither inserted nor found", recorded->obs.event_id.p);
         }
+        judge_repeats(b, first, end, (const uint8_t *)digest.p);
     }
     return true;
 }
@@ -436,11 +463,13 @@ static void wait_for_order(batch *b, const event *e) {
 static void teach(batch *b, const event *e, const bool unknown[OBS_MAX], po_str order_id) {
     for (size_t i = 0; i < e->obs.n_refs; i++) {
         const reference *ref = &e->obs.refs[i];
-        if (!unknown[i] || find_taught(b, e, ref)) {
+        uint32_t *slot = unknown[i] ? taught_slot(b, e, ref) : NULL;
+        if (!slot || *slot) {
             continue;
         }
         b->writes.taught[b->writes.n_taught++] =
             (known_ref){e->provider, ref->kind, ref->value, e->alias, order_id, ref->payment};
+        *slot = (uint32_t)b->writes.n_taught;
         b->writes.woken[b->writes.n_woken++] = await_ref(b->arena, e->provider, e->alias, ref->kind, ref->value);
     }
 }
@@ -577,6 +606,10 @@ static void decide_all(batch *b) {
     batch_writes *w = &b->writes;
     w->outcomes = po_alloc_array(b->arena, 2 * b->n_unique + 1, sizeof *w->outcomes);
     w->taught = po_alloc_array(b->arena, OBS_MAX * b->n_unique + 1, sizeof *w->taught);
+    for (b->taught_mask = 1; b->taught_mask < 2 * OBS_MAX * b->n_unique; b->taught_mask *= 2) {
+    }
+    b->taught_at = po_alloc_array(b->arena, b->taught_mask, sizeof *b->taught_at);
+    b->taught_mask--;
     w->learned = po_alloc_array(b->arena, b->n_unique + 1, sizeof *w->learned); // an event names at most one charge
     w->waitings = po_alloc_array(b->arena, b->n_unique + 1, sizeof *w->waitings);
     w->woken = po_alloc_array(b->arena, 2 * OBS_MAX * b->n_unique + 1, sizeof *w->woken);
