@@ -20,6 +20,7 @@ typedef struct item {
 typedef struct writer {
     intake *in;
     po_pg *pg;
+    bool renew; // pg failed in a way that may be the session's own: outgrown plans, a former primary
     po_beat *beat;
     pthread_t thread;
     char name[24];
@@ -142,6 +143,7 @@ static void next_step(writer *w, item **items, size_t n, mode mode, settle_phase
     po_count(m_narrowed, err->code, 1);
     if (err->kind == PO_UNCERTAIN || (err->kind == PO_RETRY && !lock && !race) || !po_pg_alive(w->pg)) {
         po_log_err(PO_WARN, "batch not stored", err, PO_INT("events", n));
+        w->renew = true;
         finish_all(w->in, items, n, ANSWER_BUSY);
     } else if (race && mode.repeats < 3) {
         mode.repeats++; // another session taught the same reference: its row is visible now
@@ -221,9 +223,10 @@ static size_t wait_batch(intake *in, item **items, bool *ret_closing) {
 }
 
 static bool connect_writer(writer *w, po_err *err) {
-    if (w->pg && !po_pg_alive(w->pg)) {
+    if (w->pg && (w->renew || !po_pg_alive(w->pg))) {
         po_pg_close(&w->pg);
     }
+    w->renew = false;
     return w->pg || store_open(w->in->options.pg, &w->pg, err);
 }
 

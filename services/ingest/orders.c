@@ -441,11 +441,13 @@ static job *next_job(orders *o) {
     return taken;
 }
 
+// A session that fails for no fault of the call is replaced: its plans may be outgrown, its server a former primary.
 static bool run_job(orders *o, const job *job, po_pg **pg, answer *ret_answer, po_err *err) {
-    if (*pg && !po_pg_alive(*pg)) {
+    bool done = (*pg || store_open(o->options.pg, pg, err)) && job->run(o, job, *pg, ret_answer, err);
+    if (!done && err->kind != PO_REFUSED && !po_pg_is(err, "55P03")) {
         po_pg_close(pg);
     }
-    return (*pg || store_open(o->options.pg, pg, err)) && job->run(o, job, *pg, ret_answer, err);
+    return done;
 }
 
 static void finish(orders *o, job *job, bool done, const answer *answer, const po_err *err) {

@@ -343,3 +343,76 @@ def test_p17_a_hash_registered_at_two_accounts_of_one_order_is_no_foreign_paymen
     shop.observe(shop.invoice("a", "SETTLED", 1500, 1500), alias="node1")
     assert shop.show("a")["state"] == "paid"
     assert events(shop.id("a")) == [("qualified", 1)]
+
+
+def test_p4_after_72_hours_an_event_is_unmatched_and_still_woken(shop, stack, events) -> None:
+    """DESIGN §2.5: kept, no longer looked at, woken by its reference."""
+    event = shop.stripe_event("checkout.session.completed", shop.session("a"))
+    shop.send(event)
+    own = "event = (SELECT id FROM ingest.provider_event WHERE event_id = %s)"
+    stack.postgres.query("UPDATE ingest.undecided SET created_at = now() - interval '73 hours', due_at = now()"
+                         f" WHERE {own}", event["id"])
+    until(lambda: stack.postgres.query(f"SELECT unmatched FROM ingest.undecided WHERE {own}", event["id"]) == [(True,)],
+          20, "unmatched")
+    shop.register("a")
+    shop.wait_state("a", "paid")
+    assert events(shop.id("a")) == [("qualified", 1)]
+
+
+# --- Two replicas
+
+def test_p3_p6_two_replicas_and_one_hot_order(services, stack, tag, events) -> None:
+    """PROVIDERS faults 13, 17: every payment counts once, numbers have no gap, and ids rise with them."""
+    services.start("ingest", label="one")
+    services.start("ingest", label="two")
+    shops = [Shop(services[name], stack.api_token, tag, 1000 * i) for i, name in enumerate(("one", "two"))]
+    shops[0].register("a", expires_at="2026-01-01T00:00:00Z")
+    sends = []
+    for i in range(60):
+        part = dict(payment=f"pi_{tag}_{i}", session=f"cs_{tag}_{i}")
+        sends.append(shops[0].stripe_event("checkout.session.completed", shops[0].session("a", 100, **part)))
+        if i % 3 == 0:
+            sends.append(shops[0].stripe_event("refund.created", shops[0].refund("a", str(i), 40) | {
+                "payment_intent": part["payment"], "charge": f"ch_{tag}_{i}"}))
+    dice = random.Random(11)
+    jobs = [(shop, event) for event in sends for shop in shops]
+    dice.shuffle(jobs)
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(lambda job: insist(*job), jobs))
+    shops[0].wait_state("a", "paid", received=6000, refunded=800)
+    got = events(shops[0].id("a"))
+    assert [s for _, s in got] == list(range(1, len(got) + 1)) and [t for t, _ in got].count("qualified") == 1
+    assert stack.postgres.query("SELECT count(*) FROM ingest.provider_event WHERE event_id LIKE %s", f"evt_{tag}%") == [
+        (len(sends),)]
+
+
+def test_p2_a_key_held_elsewhere_costs_its_twin_alone(services, stack, tag) -> None:
+    """DESIGN §2.2: the batch is halved until the twin is alone with its 503."""
+    services.start("ingest", env={"PAYONCE_WRITERS": "1"})
+    shop = Shop(services["ingest"], stack.api_token, tag)
+    sends = [shop.stripe_event("customer.created", {"id": f"cus_{i}", "object": "customer"}) for i in range(40)]
+    with stack.postgres.connect(autocommit=False) as conn:
+        conn.execute("INSERT INTO ingest.provider_event (provider, account, event_id, type, disposition, problem, digest,"
+                     " raw_sha256, headers, traceparent) VALUES ('stripe', 'shop', %s, '', 'ignored', '', '', '', '{}', '')",
+                     (sends[20]["id"],))
+        with ThreadPoolExecutor(40) as pool:
+            statuses = list(pool.map(lambda e: shop.send(e, expect=None).status, sends))
+        conn.rollback()
+    assert [i for i, status in enumerate(statuses) if status != 200] == [20], statuses
+    shop.send(sends[20])
+
+
+def test_a_session_whose_plans_are_outgrown_is_replaced(services, stack, tag) -> None:
+    """A column of another type ends "cached plan must not change result type": of that session for ever."""
+    services.start("ingest", env={"PAYONCE_WRITERS": "1", "PAYONCE_ORDER_THREADS": "1"})
+    shop = Shop(services["ingest"], stack.api_token, tag)
+    for name in "ab":
+        shop.register(name)
+    shop.paid("a")
+    try:
+        stack.postgres.query("ALTER TABLE ingest.shop_order ALTER customer_id TYPE varchar(200)")
+        insist(shop, shop.stripe_event("checkout.session.completed", shop.session("b")))
+        until(lambda: shop.api("GET", f"/v1/orders/{shop.id('b')}").status == 200, 10, "the orders API answers")
+        shop.wait_state("b", "paid")
+    finally:
+        stack.postgres.query("ALTER TABLE ingest.shop_order ALTER customer_id TYPE text")
