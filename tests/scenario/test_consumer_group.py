@@ -15,6 +15,7 @@ from wait import until
 
 GROUP = "payonce-ledger"
 SESSION_S = 6  # what a killed or hanging member may hold the group up; 10 by default
+SHARES = {2: [3, 3], 4: [1, 1, 2, 2]}
 ENV = {"PAYONCE_KAFKA_EXTRA": f"session.timeout.ms={SESSION_S}000,heartbeat.interval.ms=500"}
 
 
@@ -43,26 +44,31 @@ def effects(stack: Stack) -> Effects:
     return Effects(stack)
 
 
-def shared(*members: Service) -> bool:
-    """Whether these members have the six partitions, each its part."""
-    return [m.metric("payonce_consumer_partitions") for m in members] == [6 / len(members)] * len(members)
+def settled(members: list[Service], n: int) -> list[Service]:
+    """The first n run and share the six partitions, the others are down."""
+    for i, member in enumerate(members):
+        if i < n and not member.alive:
+            member.start()
+        elif i >= n and member.alive:
+            assert member.term() == 0
+    run = members[:n]
+    until(lambda: sorted(m.metric("payonce_consumer_partitions") for m in run) == SHARES[n], 60, f"{n} members share")
+    return run
 
 
 def partitions(member: Service) -> list[int]:
     return [row["partition"] for row in member.admin_get("/statusz").json()["status"]["partitions"]]
 
 
-def state(stack: Stack) -> str:
-    found = stack.kafka.admin.describe_consumer_groups([GROUP], request_timeout=10)[GROUP].result(10)
-    return str(found.state.name)
+def duplicates(members: list[Service]) -> float:
+    return sum(m.metric("payonce_consumer_duplicates_total") for m in members)
 
 
 def test_p19_two_members_with_one_event_make_one_effect(services, stack, topic, effects, members, tag) -> None:
     """FAULTS 14: the same event in two partitions, both members in their transactions at the same moment."""
-    for member in members[:2]:
-        member.start()
-    until(lambda: shared(*members[:2]), 60, "two members share the partitions")
-    mine, other = partitions(members[0])[0], partitions(members[1])[0]
+    run = settled(members, 2)
+    before = duplicates(run)
+    mine, other = (partitions(m)[0] for m in run)
     event = topic.order(in_partition(tag, mine)).event("qualified", received=1000)
     with stack.postgres.connect(autocommit=False) as conn:
         conn.execute("INSERT INTO ledger.inbox (event_id) VALUES (%s)", [event["event_id"]])
@@ -76,13 +82,12 @@ def test_p19_two_members_with_one_event_make_one_effect(services, stack, topic, 
     marks = topic.mark(tag)
     effects.wait_taken([event, *marks], "ledger")
     assert effects.journals(event["order_id"]) == [1] and effects.unbalanced() == []
-    until(lambda: sum(m.metric("payonce_consumer_duplicates_total") for m in members[:2]) == 1, 10, "one duplicate")
+    until(lambda: duplicates(run) == before + 1, 10, "one duplicate")
 
 
 def test_p19_members_come_go_and_die_while_events_flow(services, stack, topic, effects, members, tag) -> None:
     """FAULTS 13: effects are events, and no committed offset ever falls."""
-    for member in members[2:]:
-        member.start()
+    settled(members, 4)
     events = [topic.order(f"{tag}-{i}").event("qualified", received=1000) for i in range(5000)]
     ended, seen, fell = threading.Event(), dict.fromkeys(range(6), 0), []
 
@@ -123,13 +128,11 @@ def test_p19_members_come_go_and_die_while_events_flow(services, stack, topic, e
 
 def test_p35_sigterm_during_a_rebalance_ends_in_time(services, stack, topic, effects, members, tag) -> None:
     """FAULTS 17: a hanging member keeps the rebalance open; those told to end leave and exit all the same."""
-    hanging, ends, joins = members[0], members[1], members[2]
-    assert members[3].term() == 0
-    until(lambda: shared(hanging, ends), 60, "two members share the partitions")
+    (hanging, ends), joins = settled(members, 2), members[2]
     hanging.stop_signal()
     try:
         joins.start()
-        until(lambda: state(stack) == "PREPARING_REBALANCING", 30, "a rebalance is under way")
+        until(lambda: ends.metric("payonce_consumer_partitions") == 0, 30, "a rebalance is under way")
         assert ends.term(15) == 0 and joins.term(15) == 0
     finally:
         hanging.cont()
