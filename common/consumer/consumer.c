@@ -16,6 +16,9 @@ enum {
     MAX_TOPICS = 8,
     BLOCKED_RETRY_MS = 5000,
     LOCK_TIMEOUT_MS = 5000,
+    // A server that falls silent is given up after twice that and 5 s; SIGTERM may have to wait for it, and for the
+    // group to be left, within the usual 30 s of grace.
+    STATEMENT_TIMEOUT_MS = 8000,
     BEAT_LIMIT_MS = 120000, // a batch is bounded by its statements' time-outs
     PRUNE_EVERY_MS = 60000,
     PRUNE_AGAIN_MS = 1000, // while there is more to delete
@@ -176,7 +179,8 @@ static bool run(const po_config *config, po_err *err) {
     snprintf(application, sizeof application, "payonce-%s", self->name);
     po_pg_options pg = {.dsn = po_config_text(config, "DSN"),
                         .application_name = application,
-                        .lock_timeout_ms = LOCK_TIMEOUT_MS};
+                        .lock_timeout_ms = LOCK_TIMEOUT_MS,
+                        .statement_timeout_ms = STATEMENT_TIMEOUT_MS};
     po_batch *batch = NULL;
     if (!po_batch_open(self, po_config_text(config, "REGISTRY_URL"), &pg, &batch, err))
         return false;

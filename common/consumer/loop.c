@@ -430,9 +430,10 @@ static void unblock(po_loop *loop, lane *one) {
     show_lanes(loop);
 }
 
-// Nothing is pending, so what a lane gives back keeps its order.
+// Nothing is pending, so what a lane gives back keeps its order. What is not the event's fault meets the others as
+// well, and may take as long as a connection that is not to be had: it ends the round, so that polling goes on.
 static void retry_blocked(po_loop *loop) {
-    for (size_t i = 0; i < loop->n_lanes; i++) {
+    for (size_t i = 0; i < loop->n_lanes && !po_stopping(); i++) {
         lane *one = &loop->lanes[i];
         if (!one->blocked || po_mono_ms() < one->retry_at_ms)
             continue;
@@ -441,13 +442,17 @@ static void retry_blocked(po_loop *loop) {
             unblock(loop, one);
             continue;
         }
-        bool news = err.kind != PO_RETRY && strcmp(err.code, one->why.code) != 0;
+        bool waits = err.kind == PO_RETRY || err.kind == PO_UNCERTAIN;
+        bool news = !waits && strcmp(err.code, one->why.code) != 0;
         pthread_mutex_lock(&loop->lock);
         one->retry_at_ms = po_mono_ms() + loop->options.blocked_retry_ms;
-        one->why = err;
+        if (!waits)
+            one->why = err;
         pthread_mutex_unlock(&loop->lock);
         if (news)
             log_blocked(one);
+        if (waits)
+            return;
     }
 }
 

@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <cmocka.h>
 
-enum { PARTITIONS = 3, PER_PARTITION = 400, TURNS_MS = 60000 };
+enum { PARTITIONS = 3, PER_PARTITION = 400, TURNS_MS = 60000, EACH = -2 };
 static const char *const topics[] = {"t", NULL};
 
 static rd_kafka_t *producer;
@@ -24,7 +24,7 @@ typedef struct sink {
     int64_t calls, fail_every; // every n-th call fails, with one kind after the other
     bool down;                 // every call fails as if the database were away
     bool again;                // messages may come twice: the mock refuses commits in a rebalance
-    int32_t poison_partition;  // -1: none
+    int32_t poison_partition;  // -1: none; EACH: all
     int64_t poison_offset;
     int64_t most;
 } sink;
@@ -40,7 +40,7 @@ static bool sink_run(void *arg, rd_kafka_message_t **messages, size_t n, po_err 
     if (s->fail_every && s->calls % s->fail_every == 0)
         return po_fail(err, kinds[s->calls / s->fail_every % 3], "test", "as the test wants");
     for (size_t i = 0; i < n; i++)
-        if (messages[i]->partition == s->poison_partition &&
+        if ((messages[i]->partition == s->poison_partition || s->poison_partition == EACH) &&
             messages[i]->offset == s->poison_offset)
             return po_fail(err, PO_REFUSED, "poison", "as the test wants");
     for (size_t i = 0; i < n; i++) {
@@ -166,6 +166,28 @@ static void a_member_that_comes_takes_over_without_a_gap(void **state) {
         assert_int_equal(committed("shares", p), PER_PARTITION);
 }
 
+// Each call may take as long as a connection to a database that is not there: blocked partitions do not add up.
+static void blocked_partitions_ask_a_missing_database_one_at_a_time(void **state) {
+    (void)state;
+    sink s = {.poison_partition = EACH, .poison_offset = 7};
+    po_loop *loop = join("asks", &s);
+    turn_until(loop, &s.total, PARTITIONS * 7);
+    int64_t calls = s.calls;
+    turn_until(loop, &s.calls,
+               calls + PARTITIONS); // all are blocked, and due at about the same time
+    s.down = true;
+    po_err err = {0};
+    for (int turn = 0; turn < 20; turn++) {
+        calls = s.calls;
+        assert_true(po_loop_turn(loop, &err));
+        assert_true(s.calls - calls <= 1);
+    }
+    s.down = false;
+    s.poison_partition = -1;
+    turn_until(loop, &s.total, PARTITIONS * PER_PARTITION);
+    po_loop_close(&loop);
+}
+
 // A member that waits, all paused, loses its partitions to another; what it gets then must flow.
 static void waiting_does_not_outlive_the_assignment(void **state) {
     (void)state;
@@ -241,6 +263,7 @@ int main(void) {
         cmocka_unit_test(waits_and_halves_and_goes_on),
         cmocka_unit_test(a_refused_event_blocks_its_partition_only),
         cmocka_unit_test(a_blocked_partition_commits_nothing_behind_the_event),
+        cmocka_unit_test(blocked_partitions_ask_a_missing_database_one_at_a_time),
         cmocka_unit_test(a_member_that_comes_takes_over_without_a_gap),
         cmocka_unit_test(waiting_does_not_outlive_the_assignment),
         cmocka_unit_test(closing_is_bounded_without_a_broker),

@@ -1,0 +1,179 @@
+"""Consumers and what an event, a database or a worker does to them at its worst: positions that cannot be, values at
+the ends of their types, replies to COMMIT that never come, leases that run out while a mail is on its way."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from conftest import Services
+from effects import CONSUMERS, Effects
+from link import Link
+from service import Service
+from smtp_sink import SmtpSink
+from stack import Stack
+from topic import CONTACTS, PAYMENTS, Event, Topic, in_partition
+from wait import until
+
+QUICK = {"PAYONCE_KAFKA_EXTRA": "session.timeout.ms=6000"}
+MOST = 2**63 - 1
+
+
+@pytest.fixture(scope="module")
+def sink() -> Iterator[SmtpSink]:
+    with SmtpSink() as it:
+        yield it
+
+
+@pytest.fixture(scope="module")
+def services(stack: Stack, sink: SmtpSink) -> Iterator[Services]:
+    it = Services(stack, sink)
+    it.start(*CONSUMERS, env=QUICK)
+    yield it
+    faults = it.end()
+    assert not faults, "\n".join(faults)
+
+
+@pytest.fixture(scope="module")
+def topic(stack: Stack) -> Topic:
+    return Topic(stack)
+
+
+@pytest.fixture(scope="module")
+def effects(stack: Stack) -> Effects:
+    return Effects(stack)
+
+
+def nothing_done(effects: Effects, order: str) -> bool:
+    return (effects.journals(order), effects.entries(order), effects.mail(order), effects.rights(order)) == ([], [], None, [])
+
+
+# --- Events that cannot be
+
+ABSURD: dict[str, dict[str, Any]] = {
+    "due below nothing": {"due": -5},
+    "refunded below nothing": {"received": 1000, "refunded": -1},
+    "refunded above received": {"received": 1000, "refunded": 1001},
+    "received below nothing": {"received": -1},
+    "qualified and not paid": {"received": 1000, "state": "review"},
+    "a time that no database holds": {"received": 1000, "occurred_at": -(2**63 // 1000), "decided_at": -(2**63 // 1000)},
+}
+
+
+def test_p20_a_position_that_cannot_be_is_refused_by_all_and_has_no_effect(services, stack, topic, effects, tag) -> None:
+    """DESIGN §3: net ≥ 0; qualified says paid. No consumer gives for what the ledger would not book."""
+    bad, ends = {}, {}
+    for p, (_, fields) in enumerate(ABSURD.items()):
+        ends[p] = stack.kafka.ends(PAYMENTS)[p]
+        bad[p] = topic.order(in_partition(f"{tag}-", p)).says("qualified", **fields)
+    topic.flush()
+    for service in services:
+        until(lambda s=service: s.metric("payonce_consumer_blocked_partitions") == 6, 20, f"{service.label} refuses all")
+    for event in bad.values():
+        assert nothing_done(effects, event["order_id"])
+    for service in services:
+        assert service.term() == 0
+    topic.drop_before({p: at + 1 for p, at in ends.items()})
+    for service in services:
+        service.start()
+    effects.wait_taken(topic.mark(tag), *CONSUMERS)
+
+
+def test_p9_amounts_at_the_end_of_their_type_are_booked_exactly(services, topic, effects, tag) -> None:
+    order = topic.order(tag, due=MOST)
+    events = [order.says("qualified", received=MOST), order.says("refunded", refunded=MOST - 1),
+              order.says("refunded", refunded=MOST)]
+    effects.wait_taken(events[:1] + events[2:], "ledger", "loyalty")
+    effects.wait_taken(events[:1], "receipts", "access")
+    assert effects.balances(tag) == {} and effects.journals(tag) == [1, 2, 3] and effects.unbalanced() == []
+    assert effects.entries(tag)[0] == (1, MOST // 100) and effects.points(tag) == 0
+
+
+def test_p28_an_erasure_erases_whatever_it_carries(services, stack, topic, effects, sink, tag) -> None:
+    order = topic.order(tag, receipt=True)
+    order.contact(f"{tag}@example.org")
+    record = {"order_id": tag, "email": f"{tag}@example.org", "language": "en"}
+    topic.put(CONTACTS, tag, topic.body(CONTACTS, record), "contact.erased", 2)
+    order.sequence = 2
+    until(lambda: stack.postgres.query("SELECT sequence, email FROM receipts.contact WHERE order_id = %s", tag)
+          == [(2, None)], 20, "the address is gone")
+
+
+# --- Replies that never come
+
+def test_p19_a_lost_reply_to_commit_is_asked_of_the_inbox(services, stack, topic, effects, tag) -> None:
+    """The server has committed, the consumer cannot know: the batch again, and each effect once."""
+    with Link(stack.postgres.port) as link:
+        for name in CONSUMERS:
+            assert services[name].term() == 0
+            services.start(name, env=QUICK | {"PAYONCE_DSN": link.dsn(f"payonce_{name}"), "PAYONCE_BATCH": "7"},
+                           label=f"{name} by link")
+        events: list[Event] = []
+        for round in range(5):
+            link.lose = 4
+            events += [topic.order(f"{tag}-{round}-{i}").says("qualified", received=1000) for i in range(30)]
+            topic.flush()
+            effects.wait_taken(events, *CONSUMERS)
+        assert link.lost >= 8
+        for table in ("ledger.journal", "loyalty.points_entry", "receipts.mail", "access.access_right"):
+            found = stack.postgres.query(f"SELECT order_id, count(*) FROM {table} WHERE order_id LIKE %s GROUP BY 1",
+                                         f"{tag}-%")
+            assert sorted(found) == sorted((e["order_id"], 1) for e in events), table
+        assert effects.unbalanced() == []
+        for name in CONSUMERS:
+            assert services[f"{name} by link"].metric("payonce_consumer_blocked_partitions") == 0
+            assert services[f"{name} by link"].term() == 0
+            services[name].start().wait_ready()
+
+
+# --- Waits that end
+
+def test_p35_sigterm_while_the_database_is_frozen_ends_in_time(services, stack, topic, effects, tag) -> None:
+    """FAULTS 17: a server that says nothing, not even that it is away, holds up no exit beyond the grace time."""
+    ledger = services["ledger"]
+    with stack.postgres.connect(autocommit=False) as conn:
+        conn.execute("LOCK TABLE ledger.inbox")
+        topic.mark(tag)
+        until(lambda: stack.postgres.query("SELECT 1 FROM pg_stat_activity WHERE usename = 'payonce_ledger'"
+                                           " AND wait_event_type = 'Lock'"), 20, "ledger is in its transaction")
+        stack.postgres.freeze()
+        try:
+            assert ledger.term(30) == 0
+        finally:
+            stack.postgres.thaw()
+        conn.rollback()
+    ledger.start()
+    effects.wait_taken(topic.mark(tag), "ledger")
+
+
+# --- A mail on its way
+
+def test_p26_a_worker_that_slept_past_its_lease_records_nothing(services, stack, topic, effects, sink, tag) -> None:
+    """FAULTS 20: two workers, one mail. The one that was stopped while sending finds its lease taken over."""
+    sleeper = services["receipts"]
+    assert sleeper.term() == 0
+    env = QUICK | {"PAYONCE_SMTP_TIMEOUT": "500ms", "PAYONCE_MAIL_PARALLEL": "1"}
+    first = services.start("receipts", env=env, label="receipts that sleeps")
+    sink.hang(times=1)
+    order = topic.order(tag, receipt=True)
+    order.contact(f"{tag}@example.org")
+    event = order.says("qualified", received=1000)
+
+    def claimed() -> list[tuple[Any, ...]]:
+        return stack.postgres.query("SELECT lease_token FROM receipts.mail WHERE order_id = %s AND lease_token IS NOT NULL",
+                                    tag)
+
+    until(claimed, 20, "it has the mail", every=0.005)
+    first.stop_signal()
+    try:
+        second = services.start("receipts", env=env, label="receipts that takes over")
+        until(lambda: (effects.mail(tag) or ("",))[0] == "sent", 40, "the other sends it")
+        assert effects.mail(tag) == ("sent", 1, None)
+    finally:
+        first.cont()
+    until(lambda: first.metric("payonce_work_skipped_total") == 1, 20, "it records nothing")
+    assert effects.mail(tag) == ("sent", 1, None)
+    assert len(sink.to(f"{tag}@example.org")) == 1
+    effects.wait_taken([event], "receipts")
+    assert first.term() == 0 and second.term() == 0
+    sleeper.start().wait_ready()
