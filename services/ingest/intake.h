@@ -18,7 +18,7 @@ typedef struct intake_options {
 #define INTAKE_BATCH 512                 // events in one transaction
 #define INTAKE_BATCH_BYTES (4U << 20)    // raw bytes in one transaction
 #define INTAKE_QUEUE 20000               // events waiting; beyond it: busy
-#define INTAKE_BYTES (64U << 20)         // raw bytes held, also of events answered late; beyond it: busy
+#define INTAKE_BYTES (32U << 20)         // raw bytes held, also of events answered late; beyond it: busy
 
 PO_MUST_CHECK bool intake_open(const intake_options *options, intake **ret_intake, po_err *err);
 // Gives an event in, and with it the arena that holds all of it (raw bytes included: the request's own memory ends

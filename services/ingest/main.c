@@ -68,7 +68,8 @@ static bool open_http(const po_config *config, parts *p, po_err *err) {
                                .listen = po_config_text(config, "LISTEN"),
                                .routes = p->routes,
                                .threads = (unsigned)po_config_int(config, "HTTP_THREADS"),
-                               .body_limit = (size_t)po_config_int(config, "BODY_LIMIT")};
+                               .body_limit = (size_t)po_config_int(config, "BODY_LIMIT"),
+                               .memory_limit = INTAKE_BYTES}; // a body is here, and copied there: 64 MiB in all
     return po_http_open(&options, &p->http, err);
 }
 

@@ -201,8 +201,8 @@ def test_a_frozen_database_holds_up_no_answer_no_memory_and_no_exit(services, st
         return got.json()["error"]["code"]
 
     with ThreadPoolExecutor(32) as pool:
-        codes = list(pool.map(lambda _: ask("POST", "/webhooks/stripe/shop", large, signed), range(120)))
-    assert codes.count("late") <= 80 and "busy" in codes, "64 MiB and no more are held"
+        codes = list(pool.map(lambda _: ask("POST", "/webhooks/stripe/shop", large, signed), range(80)))
+    assert codes.count("late") <= 40 and "busy" in codes, "64 MiB and no more are held, copies included"
     assert shop.ingest.admin_get("/healthz").status == 200
     with ThreadPoolExecutor(12) as pool:
         list(pool.map(lambda _: ask("GET", f"/v1/orders/{shop.id('a')}", None, token), range(12)))
