@@ -70,7 +70,7 @@ static bool read_account(accounts *a, const json_t *one, account *ret, po_err *e
         return po_fail(err, PO_REFUSED, "accounts", "alias holds one of \"/:,\" or is there twice");
     }
     return read_secrets(a, po_json_array(one, "secret_files"), ret, err) ||
-           po_wrap(err, "account %s/%s: ", ret->provider->name, ret->alias);
+           po_wrap(err, "account %s/%s", ret->provider->name, ret->alias);
 }
 
 static bool read_all(accounts *a, const json_t *list, po_err *err) {
@@ -78,7 +78,7 @@ static bool read_all(accounts *a, const json_t *list, po_err *err) {
     a->all = po_alloc_array(a->arena, n + 1, sizeof *a->all);
     for (size_t i = 0; i < n; i++) {
         if (!read_account(a, json_array_get(list, i), &a->all[i], err)) {
-            return po_wrap(err, "entry %zu: ", i + 1);
+            return po_wrap(err, "entry %zu", i + 1);
         }
         a->n++;
     }
@@ -97,7 +97,7 @@ bool accounts_load(const char *path, accounts **ret_accounts, po_err *err) {
               read_all(a, po_json_array(root, "accounts"), err);
     json_decref(root);
     if (!ok) {
-        return po_wrap(err, "ACCOUNTS_FILE: ");
+        return po_wrap(err, "ACCOUNTS_FILE");
     }
     *ret_accounts = po_take(&a);
     return true;

@@ -55,7 +55,7 @@ static bool read_amount(const json_t *body, registration *r, po_err *err) {
     int64_t exponent = 0, discount = 0;
     if (!po_json_i64(amount, "minor", &r->price.minor, err) || !po_json_str(amount, "currency", 7, &currency, err) ||
         !po_json_i64(amount, "exponent", &exponent, err) || !po_json_i64_opt(body, "max_discount", &discount, err)) {
-        return po_wrap(err, "amount: ");
+        return po_wrap(err, "amount");
     }
     po_unit unit;
     if (!r->policy->unit(currency, &unit) || !po_str_is(currency, unit.currency)) {
@@ -73,7 +73,7 @@ static bool read_amount(const json_t *body, registration *r, po_err *err) {
     if (!po_money_rescale(r->price, unit.exponent, &r->price, err) ||
         !po_money_rescale(most, unit.exponent, &most, err)) {
         err->kind = PO_REFUSED;
-        return po_wrap(err, "amount: ");
+        return po_wrap(err, "amount");
     }
     r->max_discount = most.minor;
     return true;
@@ -147,7 +147,7 @@ bool registration_read_refs(const json_t *list, const policy *policy, po_str all
         const json_t *one = json_array_get(list, i);
         if (!po_json_id(one, "account", &refs[i].account, err) || !po_json_id(one, "kind", &refs[i].kind, err) ||
             !po_json_id(one, "value", &refs[i].value, err)) {
-            return po_wrap(err, "references: ");
+            return po_wrap(err, "references");
         }
         if (!is_word(refs[i].kind, kinds) || !lists(allowed, refs[i].account)) {
             return invalid(err, "references: a kind of the policy's provider, an account of the order");
@@ -201,7 +201,7 @@ static bool read_contact(const json_t *body, po_arena *arena, registration *r, p
     r->language = po_s("");
     if (!po_json_str(contact, "email", 254, &r->email, err) ||
         !po_json_str_opt(contact, "language", 35, &r->language, err)) {
-        return po_wrap(err, "contact: ");
+        return po_wrap(err, "contact");
     }
     if (!is_address(r->email) || (r->language.n && !po_is_id(r->language, 35))) {
         return invalid(err, "contact: email is one plain address, language a tag such as en or pt-BR");

@@ -618,7 +618,7 @@ bool store_payment_row(po_arena *arena, const outcome *outcome, po_outbox_row *r
     };
     PO_AUTO(po_buf_done) po_buf body = {0};
     if (!po_payment_event_write(&event, &body, err)) {
-        return po_wrap(err, "writing %s of order %s: ", event.type.p, event.order_id.p);
+        return po_wrap(err, "writing %s of order %s", event.type.p, event.order_id.p);
     }
     *ret_row = (po_outbox_row){
         .topic = po_s(PO_TOPIC_PAYMENTS),
