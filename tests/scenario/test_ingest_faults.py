@@ -99,6 +99,21 @@ def test_p4_a_worker_that_loses_the_reply_to_commit_decides_once(services, stack
         assert events(shop.id("a")) == [("qualified", 1)]
 
 
+def test_orders_commands_whose_reply_to_commit_was_lost_are_repeated_without_effect(services, stack, tag, events) -> None:
+    with Link(stack.postgres.port) as link:
+        services.start("ingest", env={"PAYONCE_DSN": link.dsn("payonce_ingest")})
+        shop = Shop(services["ingest"], stack.api_token, tag)
+        order = shop.order("a", contact="ann@example.org", refs={"session": f"cs_{tag}_a"})
+        link.lose = 1
+        assert shop.api("POST", "/v1/orders", order).status == 503
+        got = shop.api("POST", "/v1/orders", order)
+        assert (got.status, got.json()["sequence"]) == (200, 1), "one contact row"
+        link.lose = 1
+        assert shop.cancel("a").status == 503
+        assert shop.cancel("a").status == 200
+        assert events(shop.id("a")) == [("canceled", 2)]
+
+
 def test_p1_a_server_that_ends_the_session_at_commit_has_stored_nothing(shop, stack, events) -> None:
     """The other half of an uncertain COMMIT: the session dies in it, the repeat is the first."""
     shop.register("a")
