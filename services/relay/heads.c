@@ -116,8 +116,8 @@ static void on_verdict(void *arg, void *record, verdict verdict, const po_err *e
     h->bytes_sent -= key->bytes;
     if (verdict == SENDER_ACKED) {
         h->n_acked++;
-        po_observe(metrics.publish_seconds, h->outbox,
-                   (double)(po_now_us() - key->created_us) / 1e6);
+        int64_t took_us = po_now_us() - key->created_us; // of two clocks
+        po_observe(metrics.publish_seconds, h->outbox, took_us > 0 ? (double)took_us / 1e6 : 0);
         if (h->attempts > 0)
             po_log(PO_INFO, "sending again", PO_TEXT("outbox", h->outbox));
         h->attempts = 0;

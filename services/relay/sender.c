@@ -35,6 +35,7 @@ static const po_kafka_setting common_settings[] = {
     {"acks", "all"},
     {"partitioner", "murmur2_random"},
     {"message.timeout.ms", "0"},
+    {"socket.nagle.disable", "true"},
     {"topic.metadata.propagation.max.ms", "5000"}, // an unknown topic alarms sooner than by default
     {"queue.buffering.max.messages", "200000"},    // our own bounds are tighter
     {"queue.buffering.max.kbytes", "131072"},
