@@ -79,13 +79,14 @@ CREATE TABLE ingest.shop_order (
 ) WITH (fillfactor = 80);
 CREATE INDEX shop_order_expiry ON ingest.shop_order (expires_at) WHERE NOT expiry_swept AND expires_at IS NOT NULL;
 
--- A reference belongs to one order for ever (P17).
+-- A reference belongs to one order for ever (P17). No foreign key to the order: whoever adds one holds the order's
+-- row or has just inserted it, orders are never deleted, and the check would cost as much as the insert.
 CREATE TABLE ingest.order_ref (
     provider text COLLATE "C" NOT NULL,
     kind     text COLLATE "C" NOT NULL,
     value    text COLLATE "C" NOT NULL,
     account  text COLLATE "C" NOT NULL,
-    order_id text COLLATE "C" NOT NULL REFERENCES ingest.shop_order,
+    order_id text COLLATE "C" NOT NULL,
     payment  text NOT NULL, -- the payment key it belongs to; '' = not known
     PRIMARY KEY (provider, kind, value, account)
 );
