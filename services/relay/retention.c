@@ -10,8 +10,10 @@ enum { CHUNK = 1000 };
 
 enum { SESSION, DELETE };
 static const po_stmt statements[] = {
-    [SESSION] = {"retention_session", "SELECT set_config('search_path', $1, false), "
-                                      "set_config('enable_seqscan', 'off', false)"},
+    [SESSION] =
+        {"retention_session",
+         "SELECT set_config('search_path', $1, false), set_config('enable_seqscan', 'off', false), "
+         "(SELECT epoch FROM relay.cursor WHERE outbox = $1)"},
     // A row that is committed only later lies above the floor or in an open range of this snapshot.
     [DELETE] =
         {"retention_delete",
@@ -44,11 +46,21 @@ static bool delete_window(const retention *retention, po_pg *pg, int64_t after, 
     return po_pg_run(pg, &statements[DELETE], args, ret_res, err);
 }
 
-bool retention_pass(retention *retention, po_pg *pg, int64_t *ret_deleted, po_err *err) {
+static bool start(retention *retention, po_pg *pg, po_err *err) {
     PO_AUTO(po_arena_free) po_arena *arena = po_arena_new();
+    PO_AUTO(po_res_done) po_res *res = NULL;
     po_args *args = po_args_new(arena);
     po_arg_text(args, po_s(retention->outbox));
-    if (!po_pg_run(pg, &statements[SESSION], args, NULL, err))
+    if (!po_pg_run(pg, &statements[SESSION], args, &res, err))
+        return false;
+    if (po_res_i64(res, 0, 2) != retention->epoch)
+        retention->after = 0;
+    retention->epoch = po_res_i64(res, 0, 2);
+    return true;
+}
+
+bool retention_pass(retention *retention, po_pg *pg, int64_t *ret_deleted, po_err *err) {
+    if (!start(retention, pg, err))
         return false;
     int64_t after = retention->after, begin = INT64_MAX, deleted = 0;
     for (bool more = true; more && !po_stopping();) {

@@ -7,7 +7,10 @@ typedef struct retention {
     int64_t age_ms; // of rows
     const char *
         personal_topics; // "contacts.v1,…": no older than RETENTION_PERSONAL_MS, whatever age_ms says
-    int64_t after;       // nothing is left up to this id; starts as 0, kept from pass to pass
+    // Kept from pass to pass; start as 0.
+    int64_t
+        epoch; // of the lease, when `after` was found: a later holder may have begun further down
+    int64_t after; // nothing is left up to this id
 } retention;
 
 #define RETENTION_PERSONAL_MS (24 * 3600 * 1000LL)

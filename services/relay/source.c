@@ -46,7 +46,7 @@ static const po_stmt statements[] = {
               "ORDER BY id LIMIT $4"},
     [READ] = {"relay_read",
               "SELECT " COLUMNS "CASE WHEN octet_length(body) <= $2 THEN body END, created_at "
-              "FROM outbox WHERE id = ANY ($1::int8[])"},
+              "FROM outbox WHERE id = ANY ($1::int8[]) ORDER BY id"},
     // A transaction that was prepared keeps its virtual transaction, or is -1/xid after a restart.
     [SAMPLE] =
         {"relay_sample",

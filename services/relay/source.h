@@ -31,7 +31,7 @@ void source_close(source *source);
 // At most `limit` rows, ascending, of the gaps and above high. Bodies larger than body_limit are left out.
 PO_MUST_CHECK bool source_look(source *source, po_arena *arena, const gaps *gaps, int32_t limit,
                                int64_t body_limit, po_res **ret_rows, po_err *err);
-// The rows of these ids that are there, in no order.
+// The rows of these ids that are there, ascending.
 PO_MUST_CHECK bool source_read(source *source, po_arena *arena, const int64_t *ids, size_t n,
                                int64_t body_limit, po_res **ret_rows, po_err *err);
 int64_t source_id(const po_res *rows, int i);
