@@ -77,8 +77,8 @@ static void give_answer(po_request *request, answer answer, int64_t waited_ms) {
 }
 
 // The writers go on with the event.
-static void answer_late(po_request *request) {
-    give_answer(request, ANSWER_LATE, WAITER_MS);
+static void answer_late(po_request *request, int64_t waited_ms) {
+    give_answer(request, ANSWER_LATE, waited_ms);
 }
 
 // Answered, and gone.

@@ -152,7 +152,8 @@ static void answer_view(po_request *request, const answer *answer) {
 }
 
 // The command goes on, and may be done all the same; its repeat finds it so.
-static void answer_late(po_request *request) {
+static void answer_late(po_request *request, int64_t waited_ms) {
+    (void)waited_ms;
     po_count(m_calls, "late", 1);
     po_reply(request, 503, NULL, po_s("{\"error\":{\"code\":\"late\",\"message\":\"no answer in time; send it again\"}}"), 1);
 }

@@ -8,7 +8,7 @@
 enum { LOOK_MS = 50 };
 
 struct waiters {
-    void (*late)(po_request *request);
+    void (*late)(po_request *request, int64_t waited_ms);
     pthread_mutex_t lock;
     waiter *oldest, *newest;
     _Atomic bool closing;
@@ -30,7 +30,7 @@ static void answer_late(waiters *all, int64_t now_ms) {
         unlist(all, one);
         po_request *request = waiter_take(one);
         if (request) {
-            all->late(request);
+            all->late(request, now_ms - one->since_ms);
         }
     }
     pthread_mutex_unlock(&all->lock);
@@ -45,7 +45,7 @@ static void *clock_main(void *arg) {
     return NULL;
 }
 
-bool waiters_open(void (*late)(po_request *request), waiters **ret_waiters, po_err *err) {
+bool waiters_open(void (*late)(po_request *request, int64_t waited_ms), waiters **ret_waiters, po_err *err) {
     waiters *all = calloc(1, sizeof *all);
     if (!all) {
         abort();

@@ -17,7 +17,7 @@ typedef struct waiter {
 } waiter;
 
 // `late` answers a request that has waited WAITER_MS; it must not call back.
-PO_MUST_CHECK bool waiters_open(void (*late)(po_request *request), waiters **ret_waiters, po_err *err);
+PO_MUST_CHECK bool waiters_open(void (*late)(po_request *request, int64_t waited_ms), waiters **ret_waiters, po_err *err);
 void waiters_close(waiters **waiters); // when all are removed. Accepts NULL.
 
 // request NULL: nobody waits for this work.

@@ -218,10 +218,13 @@ def test_a_frozen_database_holds_up_no_answer_no_memory_and_no_exit(services, st
     with ThreadPoolExecutor(32) as pool:
         codes = list(pool.map(lambda _: ask("POST", "/webhooks/stripe/shop", large, signed), range(80)))
     assert codes.count("late") <= 40 and "busy" in codes, "64 MiB and no more are held, copies included"
+    assert shop.ingest.metric("payonce_ingest_answer_seconds_count") == shop.ingest.metric(
+        "payonce_ingest_answer_seconds_bucket", le="2.5"), "2 s, counted where a busy machine counts least"
     assert shop.ingest.admin_get("/healthz").status == 200
+    took.clear()
     with ThreadPoolExecutor(12) as pool:
         list(pool.map(lambda _: ask("GET", f"/v1/orders/{shop.id('a')}", None, token), range(12)))
-    assert max(took) < 6, "2 s, and some for a busy machine"
+    assert max(took) < 8, "2 s, and some for a busy machine"
     began = time.monotonic()
     assert shop.ingest.term(60) == 0, "it ends by itself"
     assert time.monotonic() - began < 30
