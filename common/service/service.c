@@ -273,8 +273,8 @@ static int cmd_run(program *prog) {
     const po_service *service = prog->service;
     if (!settings_load(prog))
         return EXIT_SETTINGS;
+    log_open(prog); // first: the thread that waits for signals may log
     po_life_init();
-    log_open(prog);
     if (service->declare_metrics)
         service->declare_metrics();
 

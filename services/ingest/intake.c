@@ -297,13 +297,18 @@ bool intake_open(const intake_options *options, intake **ret_intake, po_err *err
     return true;
 }
 
+// An event that has waited this long for a writer shows that all behind it would be answered late.
+static bool backed_up(const intake *in) {
+    return in->depth >= INTAKE_QUEUE || (in->first && po_mono_ms() - in->first->waiter.since_ms > INTAKE_HEAD_MS);
+}
+
 bool intake_put(intake *in, const event *event, po_arena **arena, po_request *request) {
     item *it = po_alloc(*arena, sizeof *it);
     it->event = *event;
     it->arena = *arena;
     pthread_mutex_lock(&in->lock);
     size_t bytes = it->event.raw.n; // one event always fits into an empty intake
-    bool room = in->depth < INTAKE_QUEUE && !in->closing && (in->bytes == 0 || in->bytes + bytes <= INTAKE_BYTES);
+    bool room = !backed_up(in) && !in->closing && (in->bytes == 0 || in->bytes + bytes <= INTAKE_BYTES);
     if (room) {
         in->bytes += bytes;
         waiters_add(in->waiters, &it->waiter, request);
@@ -317,16 +322,11 @@ bool intake_put(intake *in, const event *event, po_arena **arena, po_request *re
     return room;
 }
 
-size_t intake_depth(const intake *in) {
-    intake *shared = (intake *)(uintptr_t)in;
-    pthread_mutex_lock(&shared->lock);
-    size_t depth = shared->depth;
-    pthread_mutex_unlock(&shared->lock);
-    return depth;
-}
-
-bool intake_full(void *in) {
-    return intake_depth(in) >= INTAKE_QUEUE;
+bool intake_full(intake *in) {
+    pthread_mutex_lock(&in->lock);
+    bool full = in->depth >= INTAKE_QUEUE; // a slow database is everybody's: that alone is not "not ready"
+    pthread_mutex_unlock(&in->lock);
+    return full;
 }
 
 void intake_finish(intake *in) {

@@ -18,14 +18,14 @@ typedef struct intake_options {
 #define INTAKE_BATCH 512                 // events in one transaction
 #define INTAKE_BATCH_BYTES (4U << 20)    // raw bytes in one transaction
 #define INTAKE_QUEUE 20000               // events waiting; beyond it: busy
+#define INTAKE_HEAD_MS 1000              // longest wait of the first of them; beyond it: busy
 #define INTAKE_BYTES (32U << 20)         // raw bytes held, also of events answered late; beyond it: busy
 
 PO_MUST_CHECK bool intake_open(const intake_options *options, intake **ret_intake, po_err *err);
 // Gives an event in, and with it the arena that holds all of it (raw bytes included: the request's own memory ends
 // with its answer). `request` NULL: nobody waits (the sweep). False when the queue is full: still the caller's.
 PO_MUST_CHECK bool intake_put(intake *in, const event *event, po_arena **arena, po_request *request);
-bool intake_full(void *in);   // for readiness
-size_t intake_depth(const intake *in);
+bool intake_full(intake *in); // the queue: for readiness
 // Settles everything that somebody waits for, answers it, joins; what is put from now on is refused. Accepts NULL.
 void intake_finish(intake *in);
 // Finishes, and frees: only when no handler can put any more, that is behind the server's end.

@@ -34,6 +34,7 @@ static void declare_metrics(void) {
     intake_declare_metrics();
     orders_declare_metrics();
     po_work_declare_metrics();
+    undecided_declare_metrics();
 }
 
 typedef struct parts {
@@ -165,6 +166,7 @@ int main(int argc, char **argv) {
         .check = check,
         .run = run,
         .print_states = decide_print_states,
+        .status = undecided_status,
     };
     return po_service_main(argc, argv, &service);
 }

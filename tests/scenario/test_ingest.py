@@ -268,7 +268,8 @@ def test_p4_a_refund_before_its_payment_waits_for_it(shop, events) -> None:
 def test_p4_an_event_of_another_application_waits_and_answers_200(shop, stack) -> None:
     """PROVIDERS fault 30: no endless retries; visible as undecided."""
     shop.paid("other", order=None)
-    assert shop.ingest.admin_get("/metrics").status == 200
+    waiting = until(lambda: shop.ingest.admin_get("/statusz").json()["status"]["undecided"]["waiting"], 10, "the page shows it")
+    assert waiting >= 1 and shop.ingest.metric("payonce_ingest_undecided_events") >= 1
     assert stack.postgres.query(
         "SELECT count(*) FROM ingest.undecided u JOIN ingest.provider_event e ON e.id = u.event"
         " WHERE e.event_id LIKE %s", f"evt_{shop.tag}%") == [(1,)]

@@ -80,7 +80,7 @@ def test_p2_a_lost_reply_to_commit_is_503_and_the_repeat_a_duplicate(services, s
         shop.register("a")
         shop.send(shop.stripe_event("customer.created", {"id": "cus_1", "object": "customer"}))
         event = shop.stripe_event("checkout.session.completed", shop.session("a"))
-        link.lose = 1
+        link.only, link.lose = event["id"].encode(), 1
         assert shop.send(event, expect=None).status == 503
         assert link.lost == 1 and events(shop.id("a")) == [("qualified", 1)], "it was committed all the same"
         shop.send(event, expect="duplicate")
@@ -104,7 +104,7 @@ def test_orders_commands_whose_reply_to_commit_was_lost_are_repeated_without_eff
         services.start("ingest", env={"PAYONCE_DSN": link.dsn("payonce_ingest")})
         shop = Shop(services["ingest"], stack.api_token, tag)
         order = shop.order("a", contact="ann@example.org", refs={"session": f"cs_{tag}_a"})
-        link.lose = 1
+        link.only, link.lose = shop.id("a").encode(), 1
         assert shop.api("POST", "/v1/orders", order).status == 503
         got = shop.api("POST", "/v1/orders", order)
         assert (got.status, got.json()["sequence"]) == (200, 1), "one contact row"

@@ -15,7 +15,8 @@ class Link:
         self._to = port
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
-        self.lose = 0  # replies to COMMIT that are still to be lost
+        self.lose = 0  # replies to COMMIT that are still to be lost …
+        self.only = b""  # … in sessions that have sent these bytes: others commit meanwhile, too
         self.lost = 0
         self._lock = threading.Lock()
         threading.Thread(target=self._accept, daemon=True).start()
@@ -50,12 +51,13 @@ class Link:
 class _Pair:
     def __init__(self, link: Link, client: socket.socket, server: socket.socket) -> None:
         self._link, self._client, self._server = link, client, server
-        self._losing = False
+        self._losing = self._marked = False
 
     def up(self) -> None:
         with suppress(OSError):
             while data := self._client.recv(1 << 16):
-                if COMMIT_SENT in data and self._link.takes():
+                self._marked = self._marked or self._link.only in data
+                if COMMIT_SENT in data and self._marked and self._link.takes():
                     self._losing = True
                 self._server.sendall(data)
         self._close()
