@@ -152,7 +152,7 @@ def test_p26_a_worker_that_slept_past_its_lease_records_nothing(services, stack,
     """FAULTS 20: two workers, one mail. The one that was stopped while sending finds its lease taken over."""
     sleeper = services["receipts"]
     assert sleeper.term() == 0
-    env = QUICK | {"PAYONCE_SMTP_TIMEOUT": "500ms", "PAYONCE_MAIL_PARALLEL": "1"}
+    env = QUICK | {"PAYONCE_SMTP_TIMEOUT": "2s", "PAYONCE_MAIL_PARALLEL": "1"}
     first = services.start("receipts", env=env, label="receipts that sleeps")
     sink.hang(times=1)
     order = topic.order(tag, receipt=True)
