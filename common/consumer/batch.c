@@ -388,6 +388,14 @@ static bool connect_pg(po_batch *batch, po_err *err) {
     return batch->pg || po_pg_open(batch->options, &batch->pg, err);
 }
 
+// What is no event's fault may be this session's own: its server a former primary, its plans outgrown by the schema.
+// So another one is asked, unless we only waited for somebody or lost a race.
+static void renew(po_batch *batch, const po_err *err) {
+    bool only_others = po_pg_is(err, "55P03") || strncmp(err->code, "40", 2) == 0;
+    if (err->kind == PO_RETRY && !only_others)
+        po_pg_close(&batch->pg);
+}
+
 static bool run(po_batch *batch, rd_kafka_message_t **messages, item *items, size_t n,
                 po_err *err) {
     size_t *handled = po_alloc_array(batch->arena, n, sizeof *handled), n_handled = 0;
@@ -399,8 +407,12 @@ static bool run(po_batch *batch, rd_kafka_message_t **messages, item *items, siz
     }
     if (n_handled) {
         int64_t began_ms = po_mono_ms();
-        if (!connect_pg(batch, err) || !transact(batch, items, n, handled, n_handled, err))
+        if (!connect_pg(batch, err))
             return false;
+        if (!transact(batch, items, n, handled, n_handled, err)) {
+            renew(batch, err);
+            return false;
+        }
         po_observe(po_meter.batch_time, NULL, (double)(po_mono_ms() - began_ms) / 1000);
         committed(batch, items, n);
     }

@@ -128,6 +128,18 @@ def test_p19_a_lost_reply_to_commit_is_asked_of_the_inbox(services, stack, topic
 
 # --- Waits that end
 
+def test_p20_a_session_that_cannot_write_is_replaced(services, stack, topic, effects, tag) -> None:
+    """A former primary, or a plan that the schema has outgrown: that session fails for ever, another does not."""
+    stack.postgres.query("ALTER ROLE payonce_ledger SET default_transaction_read_only = on")
+    try:
+        stack.postgres.query("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'payonce_ledger'")
+        event = topic.order(tag).says("qualified", received=1000)
+        until(lambda: services["ledger"].metric("payonce_consumer_waiting_seconds") > 0, 20, "ledger waits")
+    finally:
+        stack.postgres.query("ALTER ROLE payonce_ledger RESET default_transaction_read_only")
+    effects.wait_taken([event], "ledger", timeout=20)
+    assert effects.balances(tag) == {"clearing:stripe:shop": 1000, "revenue": -1000}
+
 def test_p35_sigterm_while_the_database_is_frozen_ends_in_time(services, stack, topic, effects, tag) -> None:
     """FAULTS 17: a server that says nothing, not even that it is away, holds up no exit beyond the grace time."""
     ledger = services["ledger"]
