@@ -1,0 +1,65 @@
+"""How ingest's statements are planned when that matters most: on a new database, whose empty tables make every plan
+look free, and whose plans are kept while they grow."""
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from conftest import Services
+from shop import Shop
+from stack import Postgres, Stack
+
+SETTINGS = {
+    "shared_preload_libraries": "'auto_explain'",
+    "auto_explain.log_min_duration": "0",
+    "plan_cache_mode": "force_generic_plan",  # the kept plan from the first execution on
+}
+GROWING = "fact|order_ref|shop_order|provider_event|undecided|decision|outbox"
+SCAN = re.compile(rf"^\s*(?:->\s+)?(Seq Scan|Index Scan|Index Only Scan)(?: using \w+)? on ({GROWING})\b")
+COUNT = "SELECT count(*)"  # how many wait: a gauge, which walks them by its nature
+
+
+@pytest.fixture
+def explaining(stack: Stack, tag: str) -> Iterator[Postgres]:
+    postgres = Postgres(stack.scratch, SETTINGS, name=f"pg-{tag}").start()
+    with postgres.connect(dbname="postgres") as conn:
+        conn.execute("CREATE DATABASE payonce")
+    stack.migrate("ingest", postgres)
+    postgres.query("VACUUM (ANALYZE)")
+    yield postgres
+    postgres.stop("immediate")
+
+
+def walks(log: str) -> set[str]:
+    """Scans that read a whole table or a whole index: `Seq Scan`, or an index scan without a condition."""
+    lines = log.splitlines()
+    found, query = set(), ""
+    for at, line in enumerate(lines):
+        query = line.strip() if "Query Text:" in line else query
+        scan = SCAN.match(line.lstrip("\t"))
+        if scan and COUNT not in query and (scan[1] == "Seq Scan" or "Index Cond:" not in lines[at + 1]):
+            found.add(f"{scan[0].strip()} in {query[:160]}")
+    return found
+
+
+def drive(shop: Shop, tag: str) -> None:
+    """The ways of an event: decided, repeated, waiting for its order, woken."""
+    shop.register("a", refs={"session": f"cs_{tag}_a"})
+    event = shop.stripe_event("checkout.session.completed", shop.session("a"))
+    shop.send(event)
+    shop.send(event, expect="duplicate")
+    shop.paid("later")
+    shop.register("later")
+    shop.wait_state("later", "paid")
+
+
+def test_no_statement_walks_a_table_that_grows(services: Services, stack: Stack, explaining: Postgres, tag: str) -> None:
+    services.start("ingest", env={"PAYONCE_DSN": explaining.dsn("payonce_ingest")})
+    drive(Shop(services["ingest"], stack.api_token, tag), tag)
+    assert services["ingest"].term() == 0
+    log = explaining.log.read_text(errors="replace")
+    for statement in ("ingest.fact WHERE", "UPDATE ingest.shop_order", "ingest.order_ref r", "awaits &&",
+                      "digest", "FOR UPDATE SKIP LOCKED"):
+        assert statement in log, f"not executed: {statement}"
+    assert walks(log) == set()
