@@ -15,8 +15,9 @@ from stack import Stack
 from topic import PAYMENTS, Event, Topic, in_partition, uuid7
 from wait import until
 
-# A killed member holds its partitions until its session ends: 10 s by default.
-QUICK = "session.timeout.ms=6000"
+# A killed member holds its partitions until its session ends: 10 s by default. Offsets are committed often, so that
+# one that was stored too early has gone out when the kill comes.
+QUICK = "session.timeout.ms=6000,auto.commit.interval.ms=100"
 
 
 @pytest.fixture(scope="module")
@@ -44,8 +45,8 @@ def effects(stack: Stack) -> Effects:
     return Effects(stack)
 
 
-def waiting(*services: Service) -> bool:
-    return all(s.metric("payonce_consumer_waiting_seconds") > 0 for s in services)
+def waiting(*services: Service, seconds: float = 0) -> bool:
+    return all(s.metric("payonce_consumer_waiting_seconds") > seconds for s in services)
 
 
 def well(services: Services) -> bool:
@@ -86,7 +87,8 @@ def test_p19_killed_inside_the_transaction_nothing_and_then_one_balanced_journal
     with locked(stack, "ledger.journal_line"):
         events = [topic.order(f"{tag}-{i}").says("qualified", received=1000) for i in range(50)]
         topic.flush()
-        until(lambda: sessions(stack, "payonce_ledger", "wait_event_type = 'Lock'"), 20, "ledger in its transaction")
+        until(lambda: sessions(stack, "payonce_ledger", "wait_event_type = 'Lock' AND query_start < now() - interval '1 s'"),
+              20, "ledger in its transaction")
         ledger.kill9()
     until(lambda: sessions(stack, "payonce_ledger", "true") == 0, 20, "its session is gone")
     assert effects.journals(f"{tag}-0") == [] and effects.balances(f"{tag}-0") == {}
@@ -99,7 +101,7 @@ def test_p19_killed_between_commit_and_offset_the_inbox_knows(services, topic, e
     """FAULTS 12, the other half: the offset follows the effect, so the event comes again."""
     ledger = services["ledger"]
     assert ledger.term() == 0
-    ledger.env["PAYONCE_KAFKA_EXTRA"] = f"{QUICK},auto.commit.interval.ms=600000"
+    ledger.env["PAYONCE_KAFKA_EXTRA"] = "session.timeout.ms=6000,auto.commit.interval.ms=600000"
     ledger.start()
     events = [topic.order(f"{tag}-{i}").says("qualified", received=1000) for i in range(20)]
     effects.wait_taken(events, *CONSUMERS)
@@ -131,7 +133,7 @@ def test_p19_postgresql_stopped_under_load_and_a_member_killed_nothing_is_skippe
     try:
         assert half.wait(60)
         stack.postgres.stop("immediate")
-        until(lambda: waiting(*services), 30, "all wait for PostgreSQL")
+        until(lambda: waiting(*services, seconds=2), 30, "all wait for PostgreSQL")
         assert well(services)
         services["ledger"].kill9()
         services["ledger"].start().wait_ready()

@@ -241,6 +241,18 @@ def test_p26_a_mail_that_says_another_thing_is_a_conflict(services, topic, effec
     assert effects.mail(tag) == ("not_wanted", 0, None)
 
 
+def test_p19_a_known_event_id_is_dropped_before_anybody_looks_at_it(services, topic, effects, tag) -> None:
+    """The first net alone: no business key would stop the next sequence."""
+    before = {c: services[c].metric("payonce_consumer_duplicates_total") for c in CONSUMERS}
+    order = topic.order(tag)
+    first = order.says("qualified", received=1000)
+    order.says("qualified", received=2000, customer_id="thief", due=900, event_id=first["event_id"])
+    effects.wait_taken(topic.mark(tag), *CONSUMERS)
+    assert effects.balances(tag) == booked(revenue=1000) and effects.entries(tag) == [(1, 10)]
+    for consumer in CONSUMERS:
+        until(lambda c=consumer: services[c].metric("payonce_consumer_duplicates_total") == before[c] + 1, 10, "counted")
+
+
 def test_p7_two_events_of_one_second_in_both_orders_end_the_same(services, topic, effects, tag) -> None:
     """FAULTS 22: the position of the higher sequence wins, whichever comes first."""
     for name, turned in (("a", False), ("b", True)):
