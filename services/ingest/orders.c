@@ -32,9 +32,9 @@ static const po_stmt SQL[] = {
         " SELECT $1, kind, value, account, $2, '' FROM unnest($3::text[], $4::text[], $5::text[])"
         " AS u(kind, value, account) ON CONFLICT DO NOTHING"},
     [COUNT_REFS] = {"count_order_refs",
-        "SELECT count(*) FROM unnest($3::text[], $4::text[], $5::text[]) AS u(kind, value, account)"
-        " JOIN ingest.order_ref r ON r.provider = $1 AND r.order_id = $2 AND r.kind = u.kind AND r.value = u.value"
-        " AND r.account = u.account"},
+        "SELECT count((SELECT 1 FROM ingest.order_ref r WHERE r.provider = $1 AND r.kind = u.kind AND r.value = u.value"
+        " AND r.account = u.account AND r.order_id = $2))"
+        " FROM unnest($3::text[], $4::text[], $5::text[]) AS u(kind, value, account)"},
     [PUT_CONTACT] = {"put_contact",
         "INSERT INTO ingest.order_contact (order_id, email, language) VALUES ($1, $2, $3)"
         " ON CONFLICT (order_id) DO UPDATE SET email = excluded.email, language = excluded.language"},
