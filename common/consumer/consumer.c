@@ -180,6 +180,7 @@ static bool run(const po_config *config, po_err *err) {
     po_pg_options pg = {.dsn = po_config_text(config, "DSN"),
                         .application_name = application,
                         .lock_timeout_ms = LOCK_TIMEOUT_MS,
+                        .by_index = true,
                         .statement_timeout_ms = STATEMENT_TIMEOUT_MS};
     po_batch *batch = NULL;
     if (!po_batch_open(self, po_config_text(config, "REGISTRY_URL"), &pg, &batch, err))

@@ -56,6 +56,15 @@ static bool booked(po_consumer_tx *tx, const po_delivery *d, const po_res *rows,
     return true;
 }
 
+// A move that no provider stated (the shop's cancel) still finds money when the ledger has not seen the events before
+// it: where that lies is for a person to say, and no reason to stand still.
+static po_str clearing_of(po_arena *arena, const po_payment_event *e) {
+    if (e->provider.n == 0 || e->account.n == 0)
+        return po_s("clearing:unknown:unknown");
+    return po_s(po_printf(arena, "clearing:%.*s:%.*s", (int)e->provider.n, e->provider.p,
+                          (int)e->account.n, e->account.p));
+}
+
 static bool to_target(po_consumer_tx *tx, const po_delivery *d, po_err *err) {
     (void)err;
     const po_payment_event *e = d->payment;
@@ -70,8 +79,7 @@ static bool to_target(po_consumer_tx *tx, const po_delivery *d, po_err *err) {
     po_arg_i64(args, to.revenue);
     po_arg_i64(args, to.customer_credit);
     po_arg_i64(args, to.suspense);
-    po_arg_text(args, po_s(po_printf(tx->arena, "clearing:%.*s:%.*s", (int)e->provider.n,
-                                     e->provider.p, (int)e->account.n, e->account.p)));
+    po_arg_text(args, clearing_of(tx->arena, e));
     po_arg_text(args, po_s(po_printf(tx->arena, "journal:%.*s:%" PRId64, (int)e->order_id.n,
                                      e->order_id.p, e->sequence)));
     po_arg_uuid(args, e->event_id);

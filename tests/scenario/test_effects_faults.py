@@ -1,6 +1,7 @@
 """Consumers and what an event, a database or a worker does to them at its worst: positions that cannot be, values at
 the ends of their types, replies to COMMIT that never come, leases that run out while a mail is on its way."""
 
+import subprocess
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,7 +10,6 @@ import pytest
 from conftest import Services
 from effects import CONSUMERS, Effects
 from link import Link
-from service import Service
 from smtp_sink import SmtpSink
 from stack import Stack
 from topic import CONTACTS, PAYMENTS, Event, Topic, in_partition
@@ -87,6 +87,17 @@ def test_p9_amounts_at_the_end_of_their_type_are_booked_exactly(services, topic,
     effects.wait_taken(events[:1], "receipts", "access")
     assert effects.balances(tag) == {} and effects.journals(tag) == [1, 2, 3] and effects.unbalanced() == []
     assert effects.entries(tag)[0] == (1, MOST // 100) and effects.points(tag) == 0
+
+
+def test_p27_money_that_nobody_states_any_more_is_booked_all_the_same(services, topic, effects, tag) -> None:
+    """A ledger that begins behind an order's first events (new on an old topic) meets its money in the shop's own
+    event, which names no provider: the position is booked, the partition goes on."""
+    order = topic.order(tag)
+    event = order.says("canceled", sequence=3, received=400, provider="", account="", provider_event_id="")
+    effects.wait_taken([event], "ledger", timeout=20)
+    assert effects.balances(tag) == {"clearing:unknown:unknown": 400, "suspense": -400}
+    effects.wait_taken([order.says("refunded", refunded=400, state="canceled")], "ledger", timeout=20)
+    assert effects.balances(tag) == {"clearing:unknown:unknown": 400, "clearing:stripe:shop": -400}
 
 
 def test_p28_an_erasure_erases_whatever_it_carries(services, stack, topic, effects, sink, tag) -> None:
@@ -189,3 +200,45 @@ def test_p26_a_worker_that_slept_past_its_lease_records_nothing(services, stack,
     effects.wait_taken([event], "receipts")
     assert first.term() == 0 and second.term() == 0
     sleeper.start().wait_ready()
+
+
+# --- Growth
+
+def test_p20_no_statement_walks_a_table_that_has_grown(services, stack, topic, effects, tag) -> None:
+    """Plans are kept for a session's life: one made while a table was small must not read all of it later. On a
+    database of its own, which is small at first."""
+    stack.postgres.query(f"CREATE DATABASE {tag}")
+    for name in CONSUMERS:
+        env = {"PAYONCE_MIGRATE_DSN": stack.postgres.dsn(dbname=tag), "PAYONCE_DSN": ""}
+        subprocess.run([stack.programs / f"payonce-{name}", "migrate"], env=env, check=True, timeout=60)
+        services.start(name, label=f"{name} on small tables", env={
+            "PAYONCE_DSN": stack.postgres.dsn(f"payonce_{name}", tag),
+            "PAYONCE_KAFKA_EXTRA": f"group.id={tag}-{name},auto.offset.reset=latest"})
+    small = [services[f"{name} on small tables"] for name in CONSUMERS]
+    for service in small:
+        until(lambda s=service: s.metric("payonce_consumer_partitions") >= 6, 30, f"{service.label} takes part")
+
+    def send(n: int, kind: str) -> None:
+        for i in range(n):
+            order = topic.order(f"{tag}-{kind}-{i}", customer_id=f"c{i % 50}", receipt=True)
+            order.contact(f"{order.id}@example.org")
+            order.says("qualified", received=1000)
+            order.says("refunded", refunded=100)
+        topic.flush()
+        for service in small:
+            until(lambda s=service: stack.kafka.drained(f"{tag}-{s.name}", PAYMENTS), 60, f"{service.label} is through")
+
+    with stack.postgres.connect(dbname=tag) as conn:
+        def walked() -> dict[str, int]:
+            rows = conn.execute("SELECT schemaname || '.' || relname, seq_tup_read FROM pg_stat_user_tables").fetchall()
+            return {str(table): int(n) for table, n in rows}
+
+        send(20, "few")
+        conn.execute("ANALYZE")
+        before = walked()
+        send(1500, "many")
+        after = walked()
+    assert {t: after[t] - before[t] for t in after if after[t] - before[t] > 20000} == {}
+    for service in small:
+        assert service.term() == 0
+    stack.postgres.query(f"DROP DATABASE {tag} WITH (FORCE)")
