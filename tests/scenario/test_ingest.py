@@ -257,10 +257,11 @@ def test_p4_an_event_of_an_unknown_order_waits_and_is_applied_when_it_is_registe
 def test_p4_a_refund_before_its_payment_waits_for_it(shop, events) -> None:
     """PROVIDERS faults 20, 23, 37."""
     shop.register("a")
-    shop.send(shop.stripe_event("refund.created", shop.refund("a", "1", 900)))
-    shop.send(shop.stripe_event("charge.refunded", shop.charge("a", 4900, 900)))
+    paid_at = now()
+    shop.send(shop.stripe_event("refund.created", shop.refund("a", "1", 900, created=paid_at + 1), created=paid_at + 1))
+    shop.send(shop.stripe_event("charge.refunded", shop.charge("a", 4900, 900), created=paid_at + 1))
     assert shop.show("a")["refunded"] == 0
-    shop.paid("a")
+    shop.send(shop.stripe_event("checkout.session.completed", shop.session("a"), created=paid_at))
     shop.wait_state("a", "paid", received=4900, refunded=900)
     assert events(shop.id("a")) == [("qualified", 1), ("refunded", 2)]
 
