@@ -166,13 +166,18 @@ def test_p20_without_the_registry_a_consumer_waits(services, stack, topic, effec
     until(lambda: not waiting(ledger), 10, "waiting is over")
 
 
-def test_p20_without_a_broker_a_consumer_waits(services, stack, topic, effects, tag) -> None:
+def test_p20_without_a_broker_a_consumer_waits_and_ends_when_told_to(services, stack, topic, effects, tag) -> None:
+    """FAULTS 17: nobody answers the one that leaves the group."""
     first = [topic.order(f"{tag}-a{i}").says("qualified", received=1000) for i in range(50)]
     topic.flush()
     stack.kafka.kill()
-    assert well(services)
-    second = [topic.order(f"{tag}-b{i}").says("qualified", received=1000) for i in range(50)]
-    stack.kafka.start()
+    try:
+        assert well(services)
+        second = [topic.order(f"{tag}-b{i}").says("qualified", received=1000) for i in range(50)]
+        assert services["access"].term(25) == 0
+    finally:
+        stack.kafka.start()
+    services["access"].start()
     topic.flush()
     effects.wait_taken(first + second, *CONSUMERS)
     once(effects, first + second)

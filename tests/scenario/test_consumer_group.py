@@ -14,9 +14,8 @@ from topic import PAYMENTS, Topic, in_partition
 from wait import until
 
 GROUP = "payonce-ledger"
-SESSION_S = 6  # what a killed or hanging member may hold the group up; 10 by default
-SHARES = {2: [3, 3], 4: [1, 1, 2, 2]}
-ENV = {"PAYONCE_KAFKA_EXTRA": f"session.timeout.ms={SESSION_S}000,heartbeat.interval.ms=500"}
+SHARES = {1: [6], 2: [3, 3], 4: [1, 1, 2, 2]}
+ENV = {"PAYONCE_KAFKA_EXTRA": "session.timeout.ms=6000,heartbeat.interval.ms=500"}
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +84,23 @@ def test_p19_two_members_with_one_event_make_one_effect(services, stack, topic, 
     until(lambda: duplicates(run) == before + 1, 10, "one duplicate")
 
 
+def test_p19_what_is_in_hand_at_a_rebalance_goes_to_the_next_owner(services, stack, topic, effects, members,
+                                                                 tag) -> None:
+    """FAULTS 13: a member that waits with events in hand gives up partitions; nothing was theirs but the effect."""
+    [first] = settled(members, 1)
+    stack.postgres.query("ALTER TABLE ledger.journal RENAME TO journal_away")
+    try:
+        events = [topic.order(f"{tag}-{i}").says("qualified", received=1000) for i in range(60)]
+        topic.flush()
+        until(lambda: first.metric("payonce_consumer_waiting_seconds") > 0, 20, "it waits with events in hand")
+        settled(members, 2)
+        assert not any(effects.taken("ledger", [e]) for e in events)
+    finally:
+        stack.postgres.query("ALTER TABLE ledger.journal_away RENAME TO journal")
+    effects.wait_taken(events, "ledger")
+    assert [effects.journals(e["order_id"]) for e in events] == [[1]] * 60 and effects.unbalanced() == []
+
+
 def test_p19_members_come_go_and_die_while_events_flow(services, stack, topic, effects, members, tag) -> None:
     """FAULTS 13: effects are events, and no committed offset ever falls."""
     settled(members, 4)
@@ -128,7 +144,9 @@ def test_p19_members_come_go_and_die_while_events_flow(services, stack, topic, e
 
 def test_p35_sigterm_during_a_rebalance_ends_in_time(services, stack, topic, effects, members, tag) -> None:
     """FAULTS 17: a hanging member keeps the rebalance open; those told to end leave and exit all the same."""
-    (hanging, ends), joins = settled(members, 2), members[2]
+    patient = {"PAYONCE_KAFKA_EXTRA": "session.timeout.ms=60000,heartbeat.interval.ms=500"}
+    hanging, ends, joins = services.make("ledger", patient, "hanging"), members[1], members[2]
+    settled([hanging, ends, *(m for m in members if m is not ends)], 2)
     hanging.stop_signal()
     try:
         joins.start()
