@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any
 
 import psycopg
-from confluent_kafka import (Consumer, ConsumerGroupTopicPartitions, KafkaError, KafkaException, Message,
+from confluent_kafka import (Consumer, KafkaError, KafkaException, Message,
                              TopicPartition)
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
@@ -34,6 +34,9 @@ JARS = ROOT / "build/jars"
 SERVICES = tuple(sorted(main.parent.name for main in ROOT.glob("services/*/main.c")))
 COORDINATOR_NOT_YET = (KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_NOT_AVAILABLE,
                        KafkaError.COORDINATOR_LOAD_IN_PROGRESS)
+# … and with those that say that its last member has not left yet.
+GROUP_NOT_YET = (*COORDINATOR_NOT_YET, KafkaError.UNKNOWN_MEMBER_ID, KafkaError.REBALANCE_IN_PROGRESS,
+                 KafkaError._TIMED_OUT)
 JVM = ("-Xmx384m", "-XX:+UseSerialGC", "-XX:-UsePerfData")
 POSTGRES_SETTINGS = {
     "listen_addresses": "'127.0.0.1'",
@@ -256,13 +259,11 @@ class Kafka:
     def committed(self, group: str, topic: str) -> dict[int, int]:
         """The offset a group has committed in each partition, 0 where there is none."""
         # By a consumer that never joins: the admin client can crash while the group's coordinator is still loading.
-        if group not in self._readers:
-            self._readers[group] = Consumer({"bootstrap.servers": self.brokers, "group.id": group, "log_level": 0,
-                                             "enable.auto.commit": False})
+        reader = self._reader(group)
 
         def asked() -> list[TopicPartition] | None:
             try:
-                return self._readers[group].committed(self._partitions(topic), timeout=10)
+                return reader.committed(self._partitions(topic), timeout=10)
             except KafkaException as err:
                 if err.args[0].code() not in COORDINATOR_NOT_YET:
                     raise
@@ -271,6 +272,12 @@ class Kafka:
         got = until(asked, 30, f"the coordinator of {group} answers") or []
         return {p.partition: max(p.offset, 0) for p in got}
 
+    def _reader(self, group: str) -> Consumer:
+        if group not in self._readers:
+            self._readers[group] = Consumer({"bootstrap.servers": self.brokers, "group.id": group, "log_level": 0,
+                                             "enable.auto.commit": False})
+        return self._readers[group]
+
     def drained(self, group: str, topic: str) -> bool:
         """Whether the group has committed up to the end of every partition."""
         return self.committed(group, topic) == self.ends(topic)
@@ -278,8 +285,18 @@ class Kafka:
     def rewind(self, group: str, topic: str) -> None:
         """Sends a group without members back to the first offset of every partition."""
         to = [TopicPartition(topic, p, at) for p, at in self._offsets(topic, OffsetSpec.earliest()).items()]
-        asked = ConsumerGroupTopicPartitions(group, to)
-        self.admin.alter_consumer_group_offsets([asked])[group].result(10)
+        reader = self._reader(group)
+
+        def done() -> bool:
+            try:
+                reader.commit(offsets=to, asynchronous=False)
+                return True
+            except KafkaException as err:  # its coordinator loads, or the last member is still leaving
+                if not err.args[0].retriable() and err.args[0].code() not in GROUP_NOT_YET:
+                    raise
+                return False
+
+        until(done, 60, f"group {group} goes back to the first offset")
 
     def records(self, topic: str, timeout: float = 60) -> list[Message]:
         """Every record from the first offset to the ends of this moment, in partition order."""
