@@ -206,7 +206,7 @@ static void *work_loop(void *arg) {
     PO_AUTO(po_arena_free) po_arena *arena = po_arena_new();
     int failures = 0;
     bool go_on = true;
-    while (go_on) {
+    while (go_on && !po_stopping()) {
         po_err err = {0};
         int rows = 0;
         po_beat_tick(beat);

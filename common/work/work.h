@@ -47,5 +47,6 @@ typedef struct po_workers po_workers;
 PO_MUST_CHECK bool po_work_start(const po_work *work, const po_pg_options *options, po_workers **ret_workers,
                                  po_err *err);
 void po_work_wake(po_workers *workers);  // something is due now; thread-safe
-// Finishes the rows in hand, joins; bounded by lease_ms and one row's work. Accepts NULL, leaves NULL.
+// Finishes the rows in hand, joins; bounded by lease_ms and one row's work. Accepts NULL, leaves NULL. Once the process
+// is stopping (po_stopping) no further row is begun, called or not.
 void po_work_stop(po_workers **workers);

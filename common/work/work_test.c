@@ -364,6 +364,24 @@ static void test_metrics_are_shown(void **state) {
     free(text);
 }
 
+// A process ends in an order of its own and may be a while at it; no row is begun that would make it longer.
+static void test_a_stopping_process_begins_no_row(void **state) {
+    (void)state;
+    PO_AUTO(po_pg_close) po_pg *pg = connection();
+    exec(pg, "INSERT INTO job (id) SELECT generate_series(1, 50)");
+    atomic_int go = 0;
+    atomic_store(&begun, 0);
+    PO_AUTO(po_work_stop) po_workers *w = start(run_until_told, &go, 1, 2, 60000, 5);
+    while (!atomic_load(&begun))
+        usleep(1000);
+    po_stop();
+    atomic_store(&go, 1);
+    wait_for(pg, "SELECT count(*) FROM job WHERE state = 'done'", 2);
+    usleep(50000); // time enough for more
+    assert_int_equal(number(pg, "SELECT count(*) FROM job WHERE state = 'done'"), 2);
+    assert_int_equal(number(pg, "SELECT count(*) FROM job WHERE lease_token IS NOT NULL"), 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(test_two_workers_never_share_a_row, empty_table),
@@ -376,6 +394,7 @@ int main(void) {
         cmocka_unit_test_setup(test_lost_connection_is_replaced, empty_table),
         cmocka_unit_test_setup(test_workers_outlive_an_outage, empty_table),
         cmocka_unit_test(test_metrics_are_shown),
+        cmocka_unit_test_setup(test_a_stopping_process_begins_no_row, empty_table), // the last
     };
     return cmocka_run_group_tests(tests, start_cluster, stop_cluster);
 }
