@@ -31,17 +31,27 @@ static bool is_traceparent(po_str s) {
     return strspn(s.p + 3, "0") < 32 && strspn(s.p + 36, "0") < 16;
 }
 
-po_str doors_traceparent(po_request *request, po_arena *arena) {
+// Printable ASCII, at most 512 bytes, or it is dropped: a vendor's list is no reason to refuse an event.
+static po_str read_tracestate(po_request *request, po_arena *arena) {
+    po_str given = po_request_header(request, "tracestate", NULL);
+    bool fine = given.n <= 512;
+    for (size_t i = 0; fine && i < given.n; i++) {
+        fine = given.p[i] >= 0x20 && given.p[i] <= 0x7e;
+    }
+    return fine ? po_str_copy(arena, given) : po_s("");
+}
+
+trace doors_trace(po_request *request, po_arena *arena) {
     po_str given = po_request_header(request, "traceparent", NULL);
     if (is_traceparent(given)) {
-        return po_str_copy(arena, given);
+        return (trace){po_str_copy(arena, given), read_tracestate(request, arena)};
     }
     uint8_t random[24];
-    char trace[33], span[17];
+    char id[33], span[17];
     po_random(random, sizeof random);
-    po_hex(random, 16, trace);
+    po_hex(random, 16, id);
     po_hex(random + 16, 8, span);
-    return po_s(po_printf(arena, "00-%s-%s-01", trace, span));
+    return (struct trace){po_s(po_printf(arena, "00-%s-%s-01", id, span)), po_s("")};
 }
 
 static void refuse(po_request *request, verify_result result) {
@@ -110,7 +120,7 @@ static void enter(po_request *request, const doors *d, const account *account) {
                .raw = po_str_copy(arena, body),
                .headers = copies,
                .n_headers = n,
-               .traceparent = doors_traceparent(request, arena)};
+               .trace = doors_trace(request, arena)};
     po_sha256(e.raw, e.raw_sha256);
     account->provider->read(account, headers, e.raw, arena, &e.obs);
     note_apart(&e);

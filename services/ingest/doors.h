@@ -15,5 +15,5 @@ void doors_webhook(po_request *request, void *doors);
 void doors_observation(po_request *request, void *doors);
 void doors_declare_metrics(void);
 
-// A W3C traceparent: the request's when valid, else a new one. Lives in the arena.
-po_str doors_traceparent(po_request *request, po_arena *arena);
+// The request's trace context when valid, else a new one. Lives in the arena.
+trace doors_trace(po_request *request, po_arena *arena);

@@ -55,7 +55,8 @@ typedef struct answer {
 typedef struct job {
     waiter waiter;
     po_arena *arena;
-    po_str body, order_id, traceparent; // order_id: of the path
+    trace trace;
+    po_str body, order_id; // order_id: of the path
     // Fills the answer, or fails with the error to answer.
     bool (*run)(orders *o, const struct job *job, po_pg *pg, answer *ret_answer, po_err *err);
     struct job *next;
@@ -216,7 +217,7 @@ static bool insert_refs(po_tx *tx, po_arena *arena, const char *provider, po_str
            po_fail(err, PO_REFUSED, "reference_taken", "a reference belongs to another order");
 }
 
-static bool append_contact(po_tx *tx, po_arena *arena, const registration *r, po_str traceparent, po_err *err) {
+static bool append_contact(po_tx *tx, po_arena *arena, const registration *r, trace trace, po_err *err) {
     po_args *args = po_args_new(arena), *raise = po_args_new(arena);
     po_arg_text(args, r->order_id);
     po_arg_text(args, r->email);
@@ -237,8 +238,8 @@ static bool append_contact(po_tx *tx, po_arena *arena, const registration *r, po
                          .ce_source = po_s("/payonce/ingest"),
                          .ce_time_us = now_us,
                          .sequence = po_res_i64(rows, 0, 0),
-                         .traceparent = traceparent,
-                         .tracestate = po_s(""),
+                         .traceparent = trace.parent,
+                         .tracestate = trace.state,
                          .schema_fp = po_avro_fingerprint(po_contact_schema()),
                          .body = po_buf_view(&body)};
     return po_pg_run(tx->pg, &ingest_outbox.put, po_outbox_args(arena, &row, 1), NULL, err);
@@ -270,7 +271,7 @@ static bool is_contact_new(po_tx *tx, po_arena *arena, const registration *r, bo
 }
 
 // A repeat: the same content, or 409; another address replaces the old one.
-static bool compare_order(po_tx *tx, po_arena *arena, const registration *r, po_str traceparent, bool *ret_contact,
+static bool compare_order(po_tx *tx, po_arena *arena, const registration *r, trace trace, bool *ret_contact,
                           po_err *err) {
     po_args *args = po_args_new(arena);
     po_arg_text(args, r->order_id);
@@ -285,7 +286,7 @@ static bool compare_order(po_tx *tx, po_arena *arena, const registration *r, po_
         return po_fail(err, PO_REFUSED, "order_differs", "the order is registered with other content");
     }
     return is_contact_new(tx, arena, r, ret_contact, err) &&
-           (!*ret_contact || append_contact(tx, arena, r, traceparent, err));
+           (!*ret_contact || append_contact(tx, arena, r, trace, err));
 }
 
 static bool run_register(orders *o, const job *job, po_pg *pg, answer *ret_answer, po_err *err) {
@@ -302,11 +303,11 @@ static bool run_register(orders *o, const job *job, po_pg *pg, answer *ret_answe
     }
     if (is_new) {
         contact = r.email.n > 0;
-        ok = (!contact || append_contact(&tx, arena, &r, job->traceparent, err)) &&
+        ok = (!contact || append_contact(&tx, arena, &r, job->trace, err)) &&
              insert_refs(&tx, arena, r.policy->provider, r.order_id, r.refs, r.n_refs, err) &&
              wake(&tx, arena, r.policy->provider, r.order_id, r.refs, r.n_refs, err);
     } else {
-        ok = compare_order(&tx, arena, &r, job->traceparent, &contact, err);
+        ok = compare_order(&tx, arena, &r, job->trace, &contact, err);
     }
     if (!ok || !show(pg, arena, r.order_id, &view, err) || !po_tx_commit(&tx, err)) {
         json_decref(view);
@@ -343,7 +344,7 @@ static bool hold_one(po_pg *pg, po_tx *tx, po_arena *arena, po_str order_id, hel
 }
 
 static bool write_cancel(po_pg *pg, po_tx *tx, po_arena *arena, held_order *held, const decision *decision,
-                         po_str traceparent, po_err *err) {
+                         trace trace, po_err *err) {
     int64_t now_us = po_now_us();
     outcome canceled = {.held = held,
                         .decision = *decision,
@@ -353,7 +354,7 @@ static bool write_cancel(po_pg *pg, po_tx *tx, po_arena *arena, held_order *held
                         .provider_event_id = po_s("cancel"),
                         .occurred_at_us = now_us,
                         .decided_at_us = now_us,
-                        .traceparent = traceparent,
+                        .trace = trace,
                         .facts_json = store_facts_json(arena, &held->facts)};
     held->changed = true;
     batch_writes writes = {.orders = held, .n_orders = 1, .outcomes = &canceled, .n_outcomes = 1};
@@ -371,7 +372,7 @@ static bool run_cancel(orders *o, const job *job, po_pg *pg, answer *ret_answer,
     }
     bool repeat = held->order.canceled_by_shop;
     if (!decide_cancel(&held->order, &held->facts, &decision, err) ||
-        (!repeat && !write_cancel(pg, &tx, arena, held, &decision, job->traceparent, err))) {
+        (!repeat && !write_cancel(pg, &tx, arena, held, &decision, job->trace, err))) {
         return false;
     }
     po_tx_done(&tx);
@@ -507,7 +508,7 @@ static void enqueue(po_request *request, orders *o, bool names_order,
     made->arena = arena;
     made->body = po_str_copy(arena, po_request_body(request));
     made->order_id = names_order ? po_str_copy(arena, po_request_segment(request, 0)) : (po_str){0};
-    made->traceparent = doors_traceparent(request, arena);
+    made->trace = doors_trace(request, arena);
     made->run = run;
     if (put(o, made, request)) {
         arena = NULL; // the job's

@@ -519,7 +519,7 @@ static void decide_on(batch *b, const event *e, held_order *held, const observat
     o->refund_id = e->obs.refund_id;
     o->occurred_at_us = e->obs.occurred_at_us;
     o->decided_at_us = b->now_us;
-    o->traceparent = e->traceparent;
+    o->trace = e->trace;
     o->facts_json = store_facts_json(b->arena, &held->facts);
     b->report->emitted += o->decision.emits != EVENT_NONE;
 }
@@ -745,7 +745,7 @@ bool settle(po_pg *pg, po_arena *arena, event *const *events, size_t n, const se
 }
 
 event settle_expiry_event(po_arena *arena, po_str order_id, int64_t expires_at_us) {
-    event e = {.provider = po_s("payonce"), .alias = po_s("clock"), .raw = po_s(""), .traceparent = po_s("")};
+    event e = {.provider = po_s("payonce"), .alias = po_s("clock"), .raw = po_s("")};
     e.obs = (observation){.disposition = OBS_FACTS,
                           .event_id = po_s(po_printf(arena, "expired:%.*s", (int)order_id.n, order_id.p)),
                           .type = po_s("order.expired"),

@@ -20,13 +20,14 @@ enum {
 static const po_stmt SQL[] = {
     [PUT_EVENTS] = {"put_events",
         "INSERT INTO ingest.provider_event (provider, account, event_id, type, disposition, problem, digest,"
-        " raw_sha256, raw, headers, traceparent, occurred_at)"
+        " raw_sha256, raw, headers, traceparent, tracestate, occurred_at)"
         " SELECT provider, account, event_id, type, disposition, problem, digest, raw_sha256, raw,"
-        " CASE WHEN headers = '' THEN '{}' ELSE string_to_array(headers, E'\\n') END, traceparent, occurred_at"
+        " CASE WHEN headers = '' THEN '{}' ELSE string_to_array(headers, E'\\n') END, traceparent, tracestate,"
+        " occurred_at"
         " FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::bytea[],"
-        " $8::bytea[], $9::bytea[], $10::text[], $11::text[], $12::timestamptz[])"
+        " $8::bytea[], $9::bytea[], $10::text[], $11::text[], $12::text[], $13::timestamptz[])"
         " AS u(provider, account, event_id, type, disposition, problem, digest, raw_sha256, raw, headers,"
-        " traceparent, occurred_at)"
+        " traceparent, tracestate, occurred_at)"
         " ON CONFLICT DO NOTHING RETURNING id, provider, account, event_id"},
     [FIND_REFS] = {"find_refs",
         "SELECT u.i, r.account, r.order_id, r.payment, r.live"
@@ -145,13 +146,16 @@ bool store_open(const po_pg_options *options, po_pg **ret_pg, po_err *err) {
 
 // --- Columns: n values of one field, `stride` bytes apart.
 
+static po_str text_or_empty(po_str s) {
+    return s.p ? s : po_s("");
+}
+
 #define FIELD(type, base, stride, offset, i) (*(const type *)((const char *)(base) + (i) * (stride) + (offset)))
 
 static void texts(po_args *args, po_arena *arena, const void *rows, size_t n, size_t stride, size_t offset) {
     po_str *out = po_alloc_array(arena, n, sizeof *out);
     for (size_t i = 0; i < n; i++) {
-        po_str value = FIELD(po_str, rows, stride, offset, i);
-        out[i] = value.p ? value : po_s("");
+        out[i] = text_or_empty(FIELD(po_str, rows, stride, offset, i));
     }
     po_arg_texts(args, out, n);
 }
@@ -207,14 +211,15 @@ static void event_keys(po_args *args, po_arena *arena, event *const *events, siz
 bool store_send_events(po_pg *pg, po_arena *arena, event *const *events, size_t n, po_err *err) {
     po_args *args = po_args_new(arena);
     event_keys(args, arena, events, n);
-    COLUMN(po_str, po_arg_texts, events[i]->obs.type.p ? events[i]->obs.type : po_s(""));
+    COLUMN(po_str, po_arg_texts, text_or_empty(events[i]->obs.type));
     COLUMN(po_str, po_arg_texts, po_s(disposition_name(events[i]->obs.disposition)));
-    COLUMN(po_str, po_arg_texts, events[i]->obs.problem.p ? events[i]->obs.problem : po_s(""));
+    COLUMN(po_str, po_arg_texts, text_or_empty(events[i]->obs.problem));
     COLUMN(po_str, po_arg_byteas, digest_view(events[i]->obs.digest));
     COLUMN(po_str, po_arg_byteas, digest_view(events[i]->raw_sha256));
     COLUMN(po_str, po_arg_byteas, events[i]->raw);
     COLUMN(po_str, po_arg_texts, store_join(arena, events[i]->headers, events[i]->n_headers));
-    COLUMN(po_str, po_arg_texts, events[i]->traceparent);
+    COLUMN(po_str, po_arg_texts, text_or_empty(events[i]->trace.parent));
+    COLUMN(po_str, po_arg_texts, text_or_empty(events[i]->trace.state));
     COLUMN(int64_t, po_arg_times, events[i]->obs.occurred_at_us ? events[i]->obs.occurred_at_us : PO_NO_TIME);
     return po_pipe_send(pg, &SQL[PUT_EVENTS], args, err);
 }
@@ -414,10 +419,10 @@ static bool send_facts(po_pg *pg, po_arena *arena, const batch_writes *writes, s
     COLUMN(po_str, po_arg_texts, rows[i].fact->provider);
     COLUMN(po_str, po_arg_texts, rows[i].fact->account);
     COLUMN(po_str, po_arg_texts, po_s(fact_kind_name(rows[i].fact->kind)));
-    COLUMN(po_str, po_arg_texts, rows[i].fact->object.p ? rows[i].fact->object : po_s(""));
+    COLUMN(po_str, po_arg_texts, text_or_empty(rows[i].fact->object));
     COLUMN(po_str, po_arg_texts, po_s(rows[i].fact->unit.currency));
     COLUMN(int32_t, po_arg_i32s, rows[i].fact->unit.exponent);
-    COLUMN(po_str, po_arg_texts, rows[i].fact->payment.p ? rows[i].fact->payment : po_s(""));
+    COLUMN(po_str, po_arg_texts, text_or_empty(rows[i].fact->payment));
     COLUMN(po_str, po_arg_texts, po_s(fact_state_name(rows[i].fact->state)));
     COLUMN(int32_t, po_arg_i32s, rows[i].fact->rank);
     COLUMN(bool, po_arg_bools, rows[i].fact->canceled_seen);
@@ -628,7 +633,8 @@ bool store_payment_row(po_arena *arena, const outcome *outcome, po_outbox_row *r
         .ce_source = po_s("/payonce/ingest"),
         .ce_time_us = outcome->occurred_at_us,
         .sequence = event.sequence,
-        .traceparent = outcome->traceparent,
+        .traceparent = outcome->trace.parent,
+        .tracestate = outcome->trace.state,
         .schema_fp = po_avro_fingerprint(po_payment_event_schema()),
         .body = po_str_copy(arena, po_buf_view(&body)),
     };

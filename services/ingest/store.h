@@ -12,6 +12,11 @@ extern const po_outbox ingest_outbox;
 // database knows the schemas of this build.
 PO_MUST_CHECK bool store_open(const po_pg_options *options, po_pg **ret_pg, po_err *err);
 
+// The W3C trace context of the request behind a change; both empty when there was none.
+typedef struct trace {
+    po_str parent, state;
+} trace;
+
 // One provider event on its way through: recorded, then decided.
 typedef struct event {
     const account *account; // NULL: ours (the expiry sweep)
@@ -20,7 +25,7 @@ typedef struct event {
     po_str raw;             // verified bytes
     po_str *headers;        // in the adapter's order
     size_t n_headers;
-    po_str traceparent;
+    trace trace;
     uint8_t raw_sha256[32];
 
     size_t first_ref;       // settle's: where its look-ups begin
@@ -47,7 +52,7 @@ typedef struct outcome {
     po_str provider, alias, provider_event_id;
     po_str refund_id;
     int64_t occurred_at_us, decided_at_us;
-    po_str traceparent;
+    trace trace;
     char *facts_json;              // the facts it was drawn from
 } outcome;
 

@@ -8,7 +8,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-enum { CLAIM_EVENT = 2, CLAIM_PROVIDER, CLAIM_ACCOUNT, CLAIM_ID, CLAIM_RAW, CLAIM_HEADERS, CLAIM_TRACE, CLAIM_AT };
+enum { CLAIM_EVENT = 2, CLAIM_PROVIDER, CLAIM_ACCOUNT, CLAIM_ID, CLAIM_RAW, CLAIM_HEADERS, CLAIM_TRACE, CLAIM_AT, CLAIM_STATE };
 
 static const po_stmt CLAIM = {"undecided_claim",
     "WITH due AS (SELECT event FROM ingest.undecided WHERE NOT unmatched AND due_at <= now()"
@@ -16,7 +16,7 @@ static const po_stmt CLAIM = {"undecided_claim",
     " UPDATE ingest.undecided u SET lease_token = $2, lease_until = now() + $3 * interval '1 millisecond'"
     " FROM due, ingest.provider_event e WHERE u.event = ANY (ARRAY[due.event]) AND e.id = ANY (ARRAY[due.event])"
     " RETURNING u.event::text, u.attempts, u.event, e.provider, e.account, e.event_id, e.raw,"
-    " array_to_string(e.headers, E'\\n'), e.traceparent, e.occurred_at"};
+    " array_to_string(e.headers, E'\\n'), e.traceparent, e.occurred_at, e.tracestate"};
 static const po_stmt LATER = {"undecided_later",
     "UPDATE ingest.undecided SET attempts = attempts + 1, due_at = now() + $3 * interval '1 millisecond',"
     " lease_token = NULL, lease_until = NULL, last_error = $4 WHERE event = $1::bigint AND lease_token = $2"};
@@ -51,7 +51,7 @@ static bool read_again(const drain *d, const po_work_item *item, po_arena *arena
     event e = {.provider = po_res_text(row, r, CLAIM_PROVIDER),
                .alias = po_res_text(row, r, CLAIM_ACCOUNT),
                .raw = po_res_bytea(row, r, CLAIM_RAW),
-               .traceparent = po_res_text(row, r, CLAIM_TRACE),
+               .trace = {po_res_text(row, r, CLAIM_TRACE), po_res_text(row, r, CLAIM_STATE)},
                .id = po_res_i64(row, r, CLAIM_EVENT)};
     po_str id = po_res_text(row, r, CLAIM_ID);
     const char *expired = "expired:";

@@ -108,7 +108,7 @@ static event make_event(const account *account, po_arena *arena, po_str template
                .raw = {text, template.n},
                .headers = copies,
                .n_headers = 1,
-               .traceparent = po_s("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")};
+               .trace.parent = po_s("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")};
     po_sha256(e.raw, e.raw_sha256);
     account->provider->read(account, headers, e.raw, arena, &e.obs);
     if (e.obs.disposition != OBS_FACTS)

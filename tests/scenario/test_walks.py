@@ -244,11 +244,12 @@ def test_the_trace_of_the_request_arrives_in_headers_and_log_lines(services, sta
         "INSERT INTO ledger.order_position VALUES (%s, 1, 'another', 'EUR', 2, 0, 0, 0, 0, 0, 0, 0, 0)", shop.id(name))
     body = encode(shop.stripe_event("checkout.session.completed", shop.session(name)))
     got = shop.post("/webhooks/stripe/shop", body, {
-        "Stripe-Signature": stripe_header(accounts.secret("shop"), body, now()), "traceparent": trace})
+        "Stripe-Signature": stripe_header(accounts.secret("shop"), body, now()), "traceparent": trace, "tracestate": "vendor=42"})
     assert got.status == 200
     wait_through(shop, effects)
     [message] = [m for m in stack.kafka.records(PAYMENTS) if m.key() == shop.id(name).encode()]
     assert dict(message.headers())["traceparent"].decode() == trace
+    assert dict(message.headers())["tracestate"] == b"vendor=42"
     [line] = until(lambda: [x for x in services["ledger"].log_lines() if x.get("order_id") == shop.id(name)], 10,
                    "ledger speaks")
     assert (line["traceparent"], line["event_id"]) == (trace, dict(message.headers())["ce_id"].decode())

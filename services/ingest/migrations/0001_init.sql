@@ -26,6 +26,7 @@ CREATE TABLE ingest.provider_event (
     raw         bytea,                     -- the verified bytes
     headers     text[]      NOT NULL,      -- the provider's headers, in the adapter's order
     traceparent text        NOT NULL,
+    tracestate  text        NOT NULL DEFAULT '',
     occurred_at timestamptz,
     received_at timestamptz NOT NULL DEFAULT now(),
     UNIQUE (provider, account, event_id)
