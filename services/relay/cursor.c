@@ -29,12 +29,14 @@ static const po_stmt statements[] = {
     [OPEN] = {"cursor_open",
               "SELECT lo, hi FROM relay.cursor, unnest(open_lo, open_hi) AS open (lo, hi) "
               "WHERE outbox = $1 ORDER BY lo"},
+    // A floor below the one we wrote ($10) is that of a database that went back in time: ids are drawn again.
     [CHECKPOINT] =
         {"cursor_checkpoint",
          "UPDATE relay.cursor SET floor = $4, open_lo = $5, open_hi = $6, system_id = $7, timeline "
          "= $8, "
          "server_start = $9, checkpoint_at = clock_timestamp(), "
-         "expires_at = clock_timestamp() + $3 * interval '1 ms' WHERE outbox = $1 AND epoch = $2"},
+         "expires_at = clock_timestamp() + $3 * interval '1 ms' "
+         "WHERE outbox = $1 AND epoch = $2 AND floor >= $10"},
     [RELEASE] = {"cursor_release",
                  "UPDATE relay.cursor SET expires_at = 'epoch' WHERE outbox = $1 AND epoch = $2"},
     // Ids and created_at rise together but for the length of a transaction, which the overlap allows for.
@@ -302,11 +304,13 @@ bool cursor_checkpoint(cursor *c, po_pg *pg, po_arena *arena, const keys *keys, 
     po_arg_i64(args, c->server.system_id);
     po_arg_text(args, po_s(c->server.timeline));
     po_arg_time(args, c->server.started_us);
+    po_arg_i64(args, c->floor);
     PO_AUTO(po_res_done) po_res *res = NULL;
     if (!po_pg_run(pg, &statements[CHECKPOINT], args, &res, err))
         return false;
     if (po_res_affected(res) != 1)
-        return po_fail(err, PO_RETRY, "fenced", "another relay has taken over outbox '%s'",
+        return po_fail(err, PO_RETRY, "fenced",
+                       "another relay has taken over outbox '%s', or it went back in time",
                        c->outbox);
     c->written_ms = now_ms;
     c->floor = plan.floor;

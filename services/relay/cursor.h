@@ -40,7 +40,8 @@ PO_MUST_CHECK bool cursor_take(cursor *cursor, po_pg *pg, bool *ret_mine, po_err
 PO_MUST_CHECK bool cursor_begin(cursor *cursor, po_pg *pg, const server *now, gaps **ret_gaps,
                                 po_err *err);
 // Renews the lease, and writes how far we are if that has changed. A row or gap is listed as open once it is
-// unfinished for a second; a younger one holds the floor back. RETRY "fenced": another relay has taken over.
+// unfinished for a second; a younger one holds the floor back. RETRY "fenced": another relay has taken over, or
+// the row is older than what was written: a restored database.
 PO_MUST_CHECK bool cursor_checkpoint(cursor *cursor, po_pg *pg, po_arena *arena, const keys *keys,
                                      const gaps *gaps, int64_t now_ms, po_err *err);
 PO_MUST_CHECK bool cursor_release(cursor *cursor, po_pg *pg, po_err *err);

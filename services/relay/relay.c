@@ -274,6 +274,7 @@ static bool go_on(relay *r, const server *now, po_err *err) {
     }
     gaps_forget_samples(r->gaps);
     r->cursor.server = *now;
+    r->cursor.written_ms = 0; // due: a write tells whether the cursor is still ours
     return checkpoint(r, po_mono_ms(), err);
 }
 

@@ -187,6 +187,29 @@ def test_p28_retention_begins_anew_where_ids_have_run_backwards(stack: Stack, se
     write_and_wait_until_gone(10)
 
 
+def test_p18_a_database_that_went_back_in_time_is_noticed(stack: Stack, services: Services, outbox: Outbox) -> None:
+    """A snapshot of its disk is restored under a running relay: same system, same timeline, and writers are quick to
+    draw ids again that the relay knows as published. The checkpoint it finds is not the one it wrote."""
+    postgres, schema = stack.postgres, outbox.schema
+    relay = services.start("relay", env=outbox.env())
+    with postgres.connect() as conn:
+        for i in range(30):
+            outbox.put(conn, f"k{i % 3}")
+        until(lambda: outbox.cursor().get("floor") == 30, 20)
+        relay.stop_signal()
+        with conn.transaction():
+            conn.execute(f"DELETE FROM {schema}.outbox WHERE id > 20")
+            conn.execute(f"SELECT setval('{schema}.outbox_id_seq', 20)")
+            conn.execute("UPDATE relay.cursor SET floor = 20 WHERE outbox = %s", (schema,))
+        for _ in range(15):
+            outbox.put(conn, "new")
+        conn.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'payonce_relay'")
+        relay.cont()
+        until(lambda: relay.exit_code == 1, 20, "it ends")
+        relay.start().wait_ready()
+        until(lambda: outbox.seen().get("new") == list(range(1, 16)), 20, "and the next one sends what is there")
+
+
 def test_p35_sigterm_while_the_database_is_frozen_ends_in_time(stack: Stack, services: Services, outbox: Outbox) -> None:
     relay = services.start("relay", env=outbox.env())
     with stack.postgres.connect() as conn:
