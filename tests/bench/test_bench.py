@@ -14,7 +14,7 @@ BENCH = Path(__file__).with_name("bench.py")
 
 @pytest.mark.timeout(300)
 def test_nothing_is_lost_or_doubled_under_load(programs: Path, tmp_path: Path) -> None:
-    """DESIGN 8: throughput and verify. P1, P2, P3, P18: events stored, decided and published once each."""
+    """Throughput and verify. P1, P2, P3, P18: events stored, decided and published once each."""
     out = tmp_path / "bench.json"
     ran = subprocess.run([sys.executable, BENCH, "--short", "--json", out], capture_output=True, text=True,
                          timeout=280,

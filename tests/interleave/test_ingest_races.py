@@ -80,7 +80,7 @@ def aside() -> Iterator[Callable[..., Future]]:
 
 
 def test_p3_thirty_and_nineteen_of_forty_nine_qualify_once(replicas, gate, events) -> None:
-    """DESIGN §2: the second session waits on the order's lock, then reads what the first wrote."""
+    """The second session waits on the order's lock, then reads what the first wrote."""
     one, two = replicas
     one.register("a", 4900)
     parts = [s.stripe_event("checkout.session.completed",

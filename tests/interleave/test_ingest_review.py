@@ -17,7 +17,7 @@ def waiting(stack, event_id: str) -> list[tuple]:
 
 def test_p2_p3_one_batch_of_repeats_conflicts_refunds_and_routes_is_decided_one_by_one(
         services, stack, tag, gate, events) -> None:  # noqa: F811
-    """DESIGN §2.2: one writer is held; what comes meanwhile is one batch, each event decided against the one before."""
+    """One writer is held; what comes meanwhile is one batch, each event decided against the one before."""
     services.start("ingest", env={"PAYONCE_WRITERS": "1", "PAYONCE_HTTP_THREADS": "4"})
     shop = Shop(services["ingest"], stack.api_token, tag)
     for name in ("hold", "a", "b", "c", "d", "e"):
@@ -67,7 +67,7 @@ def test_p2_p3_one_batch_of_repeats_conflicts_refunds_and_routes_is_decided_one_
 
 
 def test_p4_a_claim_in_progress_loses_its_row_to_the_wake(shop, stack, events) -> None:
-    """DESIGN §2.5: a worker that died with the row, or is still at it, does not keep it from what woke it."""
+    """A worker that died with the row, or is still at it, does not keep it from what woke it."""
     event = shop.stripe_event("checkout.session.completed", shop.session("a"))
     shop.send(event)
     token = uuid.uuid4()

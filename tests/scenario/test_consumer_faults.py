@@ -50,7 +50,7 @@ def waiting(*services: Service, seconds: float = 0) -> bool:
 
 
 def well(services: Services) -> bool:
-    """No probe fails for what all replicas share (DESIGN §7)."""
+    """No probe fails for what all replicas share."""
     return all(s.admin_get(f"/{probe}").status == 200 for s in services for probe in ("healthz", "readyz"))
 
 

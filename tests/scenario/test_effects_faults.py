@@ -62,7 +62,7 @@ ABSURD: dict[str, dict[str, Any]] = {
 
 
 def test_p20_a_position_that_cannot_be_is_refused_by_all_and_has_no_effect(services, stack, topic, effects, tag) -> None:
-    """DESIGN §3: net ≥ 0; qualified says paid. No consumer gives for what the ledger would not book."""
+    """Net ≥ 0; qualified says paid. No consumer gives for what the ledger would not book."""
     bad, ends = {}, {}
     for p, (_, fields) in enumerate(ABSURD.items()):
         ends[p] = stack.kafka.ends(PAYMENTS)[p]

@@ -190,7 +190,7 @@ def test_unknown_accounts_and_paths_are_404_and_methods_405(shop) -> None:
 
 
 def test_p1_without_its_database_ingest_is_ready_and_answers_503(services: Services, stack: Stack, tag: str) -> None:
-    """PROVIDERS fault 18; DESIGN §7: readiness never depends on what all replicas share."""
+    """PROVIDERS fault 18; readiness never depends on what all replicas share."""
     own = Postgres(stack.scratch, name=f"pg-{tag}").start()
     try:
         with own.connect(dbname="postgres") as conn:

@@ -150,7 +150,7 @@ class Caller:
 
 @pytest.mark.parametrize("path", ["/webhooks/stripe/shop", "/v1/orders"])
 def test_drain_answers_callers_on_open_connections_to_its_last_moment(shop, stack, tag, path: str) -> None:
-    """DESIGN §2.2: a request that comes in on a connection kept alive finds the queues closed, never gone."""
+    """A request that comes in on a connection kept alive finds the queues closed, never gone."""
     callers = [Caller(shop.ingest) for _ in range(16)]
     with stack.postgres.connect() as conn:  # one call of the orders API holds the drain up
         conn.execute("CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(1); RETURN NEW;"
@@ -196,7 +196,7 @@ def own(stack: Stack, tag: str):
 
 
 def test_a_frozen_database_holds_up_no_answer_no_memory_and_no_exit(services, stack, tag, own) -> None:
-    """DESIGN §2.2, §7: answers within 2 s, bodies held are bounded although their requests were answered, and the
+    """Answers within 2 s, bodies held are bounded although their requests were answered, and the
     drain does not wait for what nobody waits for."""
     services.start("ingest", env={"PAYONCE_DSN": own.dsn("payonce_ingest")})
     shop = Shop(services["ingest"], stack.api_token, tag)
@@ -364,7 +364,7 @@ def test_p17_a_hash_registered_at_two_accounts_of_one_order_is_no_foreign_paymen
 
 
 def test_p4_after_72_hours_an_event_is_unmatched_and_still_woken(shop, stack, events) -> None:
-    """DESIGN §2.5: kept, no longer looked at, woken by its reference."""
+    """Kept, no longer looked at, woken by its reference."""
     event = shop.stripe_event("checkout.session.completed", shop.session("a"))
     shop.send(event)
     own = "event = (SELECT id FROM ingest.provider_event WHERE event_id = %s)"
@@ -405,7 +405,7 @@ def test_p3_p6_two_replicas_and_one_hot_order(services, stack, tag, events) -> N
 
 
 def test_p2_a_key_held_elsewhere_costs_its_twin_alone(services, stack, tag) -> None:
-    """DESIGN §2.2: the batch is halved until the twin is alone with its 503."""
+    """The batch is halved until the twin is alone with its 503."""
     services.start("ingest", env={"PAYONCE_WRITERS": "1"})
     shop = Shop(services["ingest"], stack.api_token, tag)
     sends = [shop.stripe_event("customer.created", {"id": f"cus_{i}", "object": "customer"}) for i in range(40)]

@@ -236,7 +236,7 @@ def test_p8_settled_and_canceled_end_equal_in_both_orders(played, effects) -> No
 # --- Trace
 
 def test_the_trace_of_the_request_arrives_in_headers_and_log_lines(services, stack, shop, effects) -> None:
-    """DESIGN §3. A consumer is quiet while all is well; what it says about the event names the trace."""
+    """A consumer is quiet while all is well; what it says about the event names the trace."""
     name, trace = "traced", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
     shop.register(name)
     # The same sequence with another position is booked already: ledger must speak.
