@@ -1,11 +1,12 @@
-// Avro binary. Writing takes values in the schema's order. Reading goes through a resolver, which is worked out
-// once per pair of schemas: for each field of the writer a step that says where its value goes (or that it is
-// skipped), and for each field of the reader the value it has when the writer lacks it. Matching is by name
-// throughout, enum symbols included, so inserting a symbol never turns one into another.
+// Avro binary. Writing takes values in the schema's order. Reading goes through a resolver, which
+// is worked out once per pair of schemas: for each field of the writer a step that says where its
+// value goes (or that it is skipped), and for each field of the reader the value it has when the
+// writer lacks it. Matching is by name throughout, enum symbols included, so inserting a symbol
+// never turns one into another.
 //
-// Input is hostile: a length is compared with what is left before it is used; nesting is bounded, because a
-// writer's type may contain itself; and work is bounded, because an element may take no bytes at all, so that
-// a count alone could keep us busy for ever.
+// Input is hostile: a length is compared with what is left before it is used; nesting is bounded,
+// because a writer's type may contain itself; and work is bounded, because an element may take no
+// bytes at all, so that a count alone could keep us busy for ever.
 #include "avro/schema.h"
 #include "base/cleanup.h"
 #include "json/json.h"
@@ -297,8 +298,8 @@ static bool is_text(const po_avro_node *node) {
     return node->kind == AVRO_STRING || node->kind == AVRO_BYTES;
 }
 
-// Neither is a union. Avro lets a reader overlook another logicalType; milliseconds taken for microseconds
-// would be wrong in silence, so where both state one they must agree.
+// Neither is a union. Avro lets a reader overlook another logicalType; milliseconds taken for
+// microseconds would be wrong in silence, so where both state one they must agree.
 static bool takes(const po_avro_node *to, const po_avro_node *from) {
     if (to->logical && from->logical && strcmp(to->logical, from->logical))
         return false;

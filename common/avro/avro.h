@@ -1,10 +1,11 @@
-// Avro binary for flat records, resolved by name (Avro 1.11 "Schema Resolution"): reader defaults apply, enum
-// symbols map by name (never by index), int promotes to long. Supported schema: a record whose fields are
-// null, boolean, int, long, string, bytes, enum, or a union of null and one of these; a *writer's* schema may
-// contain anything (arrays, maps, nested records, fixed, float, double): what the reader lacks is skipped.
-// Names of records and enums must match (without namespace), and two logicalTypes that differ do not resolve.
-// Every length is bounded before it is believed; input never aborts; failures are PO_REFUSED "avro_schema",
-// "avro_data", "avro_unresolvable".
+// Avro binary for flat records, resolved by name (Avro 1.11 "Schema Resolution"): reader defaults
+// apply, enum symbols map by name (never by index), int promotes to long. Supported schema: a
+// record whose fields are null, boolean, int, long, string, bytes, enum, or a union of null and one
+// of these; a *writer's* schema may contain anything (arrays, maps, nested records, fixed, float,
+// double): what the reader lacks is skipped. Names of records and enums must match (without
+// namespace), and two logicalTypes that differ do not resolve. Every length is bounded before it is
+// believed; input never aborts; failures are PO_REFUSED "avro_schema", "avro_data",
+// "avro_unresolvable".
 #pragma once
 #include "base/arena.h"
 #include "base/str.h"
@@ -35,12 +36,14 @@ typedef struct po_avro_value { // enums are strings; int is long
     };
 } po_avro_value;
 
-// One value per field, in the schema's order. Appends to out. PO_REFUSED when a value does not fit its field.
+// One value per field, in the schema's order. Appends to out. PO_REFUSED when a value does not fit
+// its field.
 PO_MUST_CHECK bool po_avro_encode(const po_avro_schema *schema, const po_avro_value *values,
                                   size_t n, po_buf *out, po_err *err);
 
-// A pair of schemas, prepared once, used for each record. Both must outlive it. PO_REFUSED when the reader's
-// record cannot be read from the writer's (a field without default is missing, types do not promote).
+// A pair of schemas, prepared once, used for each record. Both must outlive it. PO_REFUSED when the
+// reader's record cannot be read from the writer's (a field without default is missing, types do
+// not promote).
 typedef struct po_avro_resolver po_avro_resolver; // immutable, thread-safe
 PO_MUST_CHECK bool po_avro_resolver_new(const po_avro_schema *writer, const po_avro_schema *reader,
                                         po_avro_resolver **ret_resolver, po_err *err);

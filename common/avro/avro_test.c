@@ -1,6 +1,6 @@
-// Avro binary against vectors that another implementation wrote (Python's fastavro 1.13), schema resolution by
-// name, and hostile bytes: cut, changed and stuffed with huge lengths, each in a heap block of its exact size so
-// that a read beyond it is seen.
+// Avro binary against vectors that another implementation wrote (Python's fastavro 1.13), schema
+// resolution by name, and hostile bytes: cut, changed and stuffed with huge lengths, each in a heap
+// block of its exact size so that a read beyond it is seen.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -256,7 +256,8 @@ static void test_values_that_do_not_fit(void **state) {
     }
 }
 
-// What the reader lacks is skipped, whatever its type; the order of fields is the writer's business.
+// What the reader lacks is skipped, whatever its type; the order of fields is the writer's
+// business.
 static void test_skipping(void **state) {
     (void)state;
     PO_AUTO(pair_done) pair p;
@@ -472,7 +473,8 @@ static unsigned long probe(const pair *p, po_str bytes, size_t n_values) {
     return sum + 1;
 }
 
-// Every cut, every byte changed in several ways, and huge numbers put in everywhere: refused or read, no more.
+// Every cut, every byte changed in several ways, and huge numbers put in everywhere: refused or
+// read, no more.
 static void mutate(const char *writer, const char *reader, size_t n_values, const char *hex) {
     static const char *const stuffing[] = {"feffffffffffffffff01",
                                            "ffffffffffffffffff01",

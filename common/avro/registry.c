@@ -1,10 +1,11 @@
-// The registry over HTTP. Calls are few, since every answer is kept for ever (an id never changes its schema), so
-// each has a curl handle of its own and no lock is held while it runs: two threads that ask the same thing at the
-// same time both ask, and the first answer stays.
+// The registry over HTTP. Calls are few, since every answer is kept for ever (an id never changes
+// its schema), so each has a curl handle of its own and no lock is held while it runs: two threads
+// that ask the same thing at the same time both ask, and the first answer stays.
 //
-// A subject is FULL_TRANSITIVE before its first version. Registries differ: some take the level of a subject that
-// does not exist yet, some answer 404; with those it is set right after the first version, and the registration
-// counts as done only then, so that a crash in between is mended by the next call.
+// A subject is FULL_TRANSITIVE before its first version. Registries differ: some take the level of
+// a subject that does not exist yet, some answer 404; with those it is set right after the first
+// version, and the registration counts as done only then, so that a crash in between is mended by
+// the next call.
 #include "avro/registry.h"
 #include "base/cleanup.h"
 #include "json/json.h"
@@ -118,7 +119,8 @@ static bool unusable(const answer *a, const char *doing, po_err *err) {
                    a->status, words(a));
 }
 
-// False when the answer says nothing about the question: nobody there, overloaded, or we are not allowed.
+// False when the answer says nothing about the question: nobody there, overloaded, or we are not
+// allowed.
 static bool call(const po_registry *r, const char *method, const char *path, const char *body,
                  answer *ret, const char *doing, po_err *err) {
     PO_AUTO(easy_done) CURL *easy = curl_easy_init();

@@ -1,8 +1,8 @@
-// A Confluent-compatible schema registry (REST, application/vnd.schemaregistry.v1+json) and its wire frame:
-// 0x00, 4-byte big-endian schema id, Avro binary. Calls block (connect 2 s, total 5 s). Unreachable, 5xx, 429,
-// 401/403, answers that make no sense → RETRY "registry"; 409 or 422 on registration → REFUSED "incompatible" or
-// "invalid"; unknown id (404) → RETRY "unknown_schema" (it may be replicated later). Safe from any thread; answers
-// are cached for ever.
+// A Confluent-compatible schema registry (REST, application/vnd.schemaregistry.v1+json) and its
+// wire frame: 0x00, 4-byte big-endian schema id, Avro binary. Calls block (connect 2 s, total 5 s).
+// Unreachable, 5xx, 429, 401/403, answers that make no sense → RETRY "registry"; 409 or 422 on
+// registration → REFUSED "incompatible" or "invalid"; unknown id (404) → RETRY "unknown_schema" (it
+// may be replicated later). Safe from any thread; answers are cached for ever.
 #pragma once
 #include "avro/avro.h"
 
@@ -11,11 +11,13 @@ PO_MUST_CHECK bool po_registry_open(const char *base_url, po_registry **ret_regi
                                     po_err *err); // no network
 void po_registry_close(po_registry **registry);
 
-// Registers text under the subject; sets the subject's compatibility to FULL_TRANSITIVE before its first version
-// (or right after it, where the registry wants the subject to exist), and mends it before any later one.
+// Registers text under the subject; sets the subject's compatibility to FULL_TRANSITIVE before its
+// first version (or right after it, where the registry wants the subject to exist), and mends it
+// before any later one.
 PO_MUST_CHECK bool po_registry_register(po_registry *registry, po_str subject, po_str schema_text,
                                         int32_t *ret_id, po_err *err);
-// The schema by id, lent by the registry for its lifetime. PO_REFUSED "avro_schema" when it is no Avro record.
+// The schema by id, lent by the registry for its lifetime. PO_REFUSED "avro_schema" when it is no
+// Avro record.
 PO_MUST_CHECK bool po_registry_schema(po_registry *registry, int32_t id,
                                       const po_avro_schema **ret_schema, po_err *err);
 

@@ -1,5 +1,6 @@
-// The registry client against a server in this program that plays a script: each request must be the next line's,
-// and gets that line's answer. So the order of calls, what is asked never again, and every fault are told exactly.
+// The registry client against a server in this program that plays a script: each request must be
+// the next line's, and gets that line's answer. So the order of calls, what is asked never again,
+// and every fault are told exactly.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -155,7 +156,8 @@ static void test_register(void **state) {
     }
 }
 
-// A crash between the first version and its level is mended by the next call; so is a level that never comes.
+// A crash between the first version and its level is mended by the next call; so is a level that
+// never comes.
 static void test_register_half_done(void **state) {
     (void)state;
     static const line script[] = {

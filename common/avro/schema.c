@@ -1,6 +1,6 @@
-// Schema text to nodes. JSON is read strictly and is at most 64 deep, so the parser may recurse; a named type
-// is known from its name on, so nodes may lead back to a record (which only a writer's schema may do: readers
-// are flat). Everything lives in the schema's arena.
+// Schema text to nodes. JSON is read strictly and is at most 64 deep, so the parser may recurse; a
+// named type is known from its name on, so nodes may lead back to a record (which only a writer's
+// schema may do: readers are flat). Everything lives in the schema's arena.
 #include "avro/schema.h"
 #include "base/cleanup.h"
 #include "json/json.h"

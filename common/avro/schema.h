@@ -1,4 +1,5 @@
-// The parsed form of a schema, shared by the parser (schema.c) and by avro.c; nobody else includes it.
+// The parsed form of a schema, shared by the parser (schema.c) and by avro.c; nobody else includes
+// it.
 #pragma once
 #include "avro/avro.h"
 #include <jansson.h>

@@ -1,5 +1,6 @@
-// An arena is a chain of blocks, the newest first. Small pieces are cut from the newest block; a piece that
-// is large gets a block of its own behind it, so that the rest of the newest one is not wasted.
+// An arena is a chain of blocks, the newest first. Small pieces are cut from the newest block; a
+// piece that is large gets a block of its own behind it, so that the rest of the newest one is not
+// wasted.
 #include "base/arena.h"
 #include <assert.h>
 #include <stdio.h>

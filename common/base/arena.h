@@ -1,5 +1,6 @@
-// One arena per message or request, dropped whole. Allocation never fails: it aborts when memory is out.
-// Not thread-safe; what outlives the arena is copied on purpose. Memory is zeroed and 16-byte aligned.
+// One arena per message or request, dropped whole. Allocation never fails: it aborts when memory is
+// out. Not thread-safe; what outlives the arena is copied on purpose. Memory is zeroed and 16-byte
+// aligned.
 #pragma once
 #include "base/err.h"
 #include "base/str.h"

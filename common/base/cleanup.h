@@ -1,5 +1,6 @@
-// Scope cleanup: PO_AUTO(done_fn) before a declaration runs done_fn(&variable) when the scope is left.
-// Hand-over is explicit: `*ret_x = po_take(&x);` leaves NULL behind. A function uses this or goto, not both.
+// Scope cleanup: PO_AUTO(done_fn) before a declaration runs done_fn(&variable) when the scope is
+// left. Hand-over is explicit: `*ret_x = po_take(&x);` leaves NULL behind. A function uses this or
+// goto, not both.
 #pragma once
 #include <stddef.h>
 

@@ -1,5 +1,5 @@
-// Instants are counted, not looked up: the calendar below is the proleptic Gregorian one, in integers, so no
-// time zone data or locale has a say.
+// Instants are counted, not looked up: the calendar below is the proleptic Gregorian one, in
+// integers, so no time zone data or locale has a say.
 #include "base/clock.h"
 #include <stdio.h>
 #include <time.h>
@@ -47,8 +47,8 @@ void po_rfc3339(int64_t instant_us, char out[PO_RFC3339_SIZE]) {
     int us = (int)(instant_us % PO_SECOND_US), s = (int)(seconds - days * DAY_S);
     us += us < 0 ? (int)PO_SECOND_US : 0;
     civil_from_days(days, &year, &month, &day);
-    char text
-        [80]; // longer than any int64 instant needs, so that the compiler sees that nothing is cut
+    char text[80]; // longer than any int64 instant needs, so that the compiler sees that nothing is
+                   // cut
     snprintf(text, sizeof text, "%04d-%02d-%02dT%02d:%02d:%02d.%06dZ", (int)year, (int)month,
              (int)day, s / 3600, s / 60 % 60, s % 60, us);
     snprintf(out, PO_RFC3339_SIZE, "%.31s", text);

@@ -1,5 +1,5 @@
-// Errors are plain values: the text is built beside the old one, so that a caller may quote err->text while
-// filling err again.
+// Errors are plain values: the text is built beside the old one, so that a caller may quote
+// err->text while filling err again.
 #include "base/err.h"
 #include <stdio.h>
 #include <string.h>

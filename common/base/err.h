@@ -1,5 +1,5 @@
-// Errors: `bool f(…, po_err *err)`. The kind tells the caller its next step; libraries fill it, loops
-// log it, once, where the decision is taken. Every function here is safe in any thread.
+// Errors: `bool f(…, po_err *err)`. The kind tells the caller its next step; libraries fill it,
+// loops log it, once, where the decision is taken. Every function here is safe in any thread.
 #pragma once
 #include <stdarg.h>
 #include <stdbool.h>
@@ -14,15 +14,16 @@ typedef enum po_kind {
     PO_BUG,       // our own mistake or an unlisted failure
 } po_kind;
 
-// A value, not a handle. `code` is the machine's word for the cause (an SQLSTATE, a Kafka error name, or a
-// short token of ours such as "too_large"); `text` is for people. Zeroed = no error.
+// A value, not a handle. `code` is the machine's word for the cause (an SQLSTATE, a Kafka error
+// name, or a short token of ours such as "too_large"); `text` is for people. Zeroed = no error.
 typedef struct po_err {
     po_kind kind;
     char code[40];
     char text[512];
 } po_err;
 
-// Fills *err (which may be NULL) and returns false, so that `return po_fail(err, …);` reads as one thought.
+// Fills *err (which may be NULL) and returns false, so that `return po_fail(err, …);` reads as one
+// thought.
 bool po_fail(po_err *err, po_kind kind, const char *code, const char *fmt, ...) PO_PRINTF(4, 5);
 
 // Puts one phrase in front of the text ("recording event: …") and returns false.

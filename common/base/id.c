@@ -1,5 +1,5 @@
-// UUIDv7: 48 bits of milliseconds, then the microseconds as a 12-bit fraction (RFC 9562, method 3), then 62
-// random bits. So ids of one process sort by the microsecond they were made in.
+// UUIDv7: 48 bits of milliseconds, then the microseconds as a 12-bit fraction (RFC 9562, method 3),
+// then 62 random bits. So ids of one process sort by the microsecond they were made in.
 #include "base/id.h"
 #include <assert.h>
 #include <limits.h>

@@ -1,4 +1,5 @@
-// UUIDv7 (RFC 9562): time ordered ids for events and decisions. Random bits come from OpenSSL's RAND_bytes.
+// UUIDv7 (RFC 9562): time ordered ids for events and decisions. Random bits come from OpenSSL's
+// RAND_bytes.
 #pragma once
 #include "base/str.h"
 

@@ -1,5 +1,5 @@
-// Integer money. Every operation either is exact or is refused; nothing rounds, except the floor that
-// po_mul_div() says it takes.
+// Integer money. Every operation either is exact or is refused; nothing rounds, except the floor
+// that po_mul_div() says it takes.
 #include "base/money.h"
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,6 +1,7 @@
-// Money is a 64-bit integer plus its unit (currency, exponent): USD/2 is cents, BTC/8 satoshi, BTC/11 msat,
-// JPY/0 yen. No floats anywhere. Arithmetic between different units, overflow and inexact rescaling are
-// refused (PO_REFUSED: "unit_mismatch", "overflow", "inexact"); ret_* stay untouched on failure.
+// Money is a 64-bit integer plus its unit (currency, exponent): USD/2 is cents, BTC/8 satoshi,
+// BTC/11 msat, JPY/0 yen. No floats anywhere. Arithmetic between different units, overflow and
+// inexact rescaling are refused (PO_REFUSED: "unit_mismatch", "overflow", "inexact"); ret_* stay
+// untouched on failure.
 #pragma once
 #include "base/err.h"
 #include "base/str.h"

@@ -1,4 +1,5 @@
-// Views compare as bytes, numbers and hex are read strictly: what two readers could read in two ways is refused.
+// Views compare as bytes, numbers and hex are read strictly: what two readers could read in two
+// ways is refused.
 #include "base/str.h"
 #include <assert.h>
 #include <openssl/evp.h>

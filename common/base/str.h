@@ -1,4 +1,5 @@
-// Byte views, strict number parsing, hex, and a growable buffer. Views never own; they may hold any byte.
+// Byte views, strict number parsing, hex, and a growable buffer. Views never own; they may hold any
+// byte.
 #pragma once
 #include "base/err.h"
 #include <stddef.h>
@@ -24,7 +25,8 @@ bool po_str_is(po_str a, const char *text);
 int po_str_cmp(po_str a, po_str b); // bytes, then length: the order of PostgreSQL's "C" collation
 po_str po_str_trim(po_str s);       // spaces and tabs on both sides (HTTP OWS)
 
-// Decimal digits with an optional '-', no sign '+', no leading zero, no space; false when it does not fit.
+// Decimal digits with an optional '-', no sign '+', no leading zero, no space; false when it does
+// not fit.
 PO_MUST_CHECK bool po_parse_i64(po_str s, int64_t *ret_value);
 
 // Lower-case hex. `out` needs 2 * n + 1 bytes.
@@ -38,8 +40,8 @@ void po_sha256(po_str s, uint8_t out[32]);
 // Printable ASCII (0x21–0x7e), 1 to max bytes: the alphabet of every id that we take from outside.
 PO_MUST_CHECK bool po_is_id(po_str s, size_t max);
 
-// A growable byte buffer on the heap; appends abort when memory is out. Zero is an empty buffer. Once
-// something was appended, a NUL stands behind the last byte.
+// A growable byte buffer on the heap; appends abort when memory is out. Zero is an empty buffer.
+// Once something was appended, a NUL stands behind the last byte.
 typedef struct po_buf {
     char *p;
     size_t n, cap;

@@ -1,5 +1,6 @@
-// Loading reads every setting before it judges, so that one start names every fault. Values are kept as text
-// beside the number they mean; readers look a name up in the table, for settings are few and read at start.
+// Loading reads every setting before it judges, so that one start names every fault. Values are
+// kept as text beside the number they mean; readers look a name up in the table, for settings are
+// few and read at start.
 #include "config/config.h"
 #include "base/cleanup.h"
 #include <assert.h>
@@ -134,7 +135,8 @@ static const char *from_environment(const char *name, const char *suffix) {
     return getenv(variable);
 }
 
-// The whole file, at most one byte more than `most` (so that too long a one is seen to be so); -1 on failure.
+// The whole file, at most one byte more than `most` (so that too long a one is seen to be so); -1
+// on failure.
 static ssize_t read_file(const char *path, char *out, size_t most) {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)

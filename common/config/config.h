@@ -1,6 +1,8 @@
-// Settings are one table: name, type, range, default, secret?, sentence. They come from the environment
-// (`PAYONCE_…`), secrets from the file that `NAME_FILE` points at. --help, print-config, check-config and
-// docs/settings.md all come from the table. An unusable value refuses to start and names the setting.
+// Settings are one table: name, type, range, default, secret?, sentence. They come from the
+// environment
+// (`PAYONCE_…`), secrets from the file that `NAME_FILE` points at. --help, print-config,
+// check-config and docs/settings.md all come from the table. An unusable value refuses to start and
+// names the setting.
 #pragma once
 #include "base/err.h"
 #include "base/str.h"
@@ -12,8 +14,8 @@ typedef enum po_setting_type {
     PO_SET_BOOL,        // true | false
     PO_SET_DURATION_MS, // 250ms, 30s, 5m, 24h, 400d; within [min, max] milliseconds
     PO_SET_BYTES,       // 4096, 64KiB, 16MiB; within [min, max]
-    // Read whole from the file named by NAME_FILE, a trailing newline is cut; never printed. An empty file is
-    // refused even when the fallback is "" (= none).
+    // Read whole from the file named by NAME_FILE, a trailing newline is cut; never printed. An
+    // empty file is refused even when the fallback is "" (= none).
     PO_SET_SECRET,
     PO_SET_PATH, // a readable file
 } po_setting_type;
@@ -32,8 +34,8 @@ typedef struct po_config po_config;
 PO_MUST_CHECK bool po_config_load(const po_setting *table, po_config **ret_config, po_err *err);
 void po_config_free(po_config **config);
 
-// Asking for a name or a type that the table does not have is our mistake: abort. Text is lent by the config.
-// TEXT, SECRET, PATH; "" when empty.
+// Asking for a name or a type that the table does not have is our mistake: abort. Text is lent by
+// the config. TEXT, SECRET, PATH; "" when empty.
 const char *po_config_text(const po_config *config, const char *name);
 // INT, BOOL, DURATION_MS, BYTES.
 int64_t po_config_int(const po_config *config, const char *name);

@@ -1,6 +1,7 @@
-// One transaction for many events. Every run starts from the messages alone, so that a run that failed, or whose
-// COMMIT is in doubt, is simply run again: the inbox tells what was applied.
-// Round trips of a batch: BEGIN with the inbox; sent statements (one per CHUNK); shared statements; COMMIT.
+// One transaction for many events. Every run starts from the messages alone, so that a run that
+// failed, or whose COMMIT is in doubt, is simply run again: the inbox tells what was applied. Round
+// trips of a batch: BEGIN with the inbox; sent statements (one per CHUNK); shared statements;
+// COMMIT.
 #include "consumer/batch.h"
 
 #include "avro/registry.h"
@@ -124,8 +125,8 @@ const po_consumer_route *po_route_find(const po_consumer_route *routes, po_str t
     return NULL;
 }
 
-// The header, the key and the body say the same three things; where they differ, dedupe and order would work on
-// something else than the effect.
+// The header, the key and the body say the same three things; where they differ, dedupe and order
+// would work on something else than the effect.
 static bool payment_agrees(const po_delivery *d, const po_payment_event *event, po_err *err) {
     if (memcmp(d->ce.id.b, event->event_id.b, sizeof d->ce.id.b) != 0)
         return po_fail(err, PO_REFUSED, "envelope", "ce_id is not the body's event_id");
@@ -159,8 +160,8 @@ static bool read_contact(po_batch *batch, po_delivery *d, po_err *err) {
     return true;
 }
 
-// An id that the registry does not know may be a torn frame as well as a schema still to come: it holds up its
-// partition and is looked up again, rather than stop everybody.
+// An id that the registry does not know may be a torn frame as well as a schema still to come: it
+// holds up its partition and is looked up again, rather than stop everybody.
 static bool schema_of(po_batch *batch, int32_t id, const po_avro_schema **ret_schema, po_err *err) {
     if (po_registry_schema(batch->registry, id, ret_schema, err))
         return true;
@@ -235,7 +236,8 @@ size_t po_fold(const po_uuid *ids, size_t n, po_uuid *ret_ids, size_t *ret_first
     return distinct;
 }
 
-// Opens the transaction with the inbox insert in the same flight; marks the items whose event is new.
+// Opens the transaction with the inbox insert in the same flight; marks the items whose event is
+// new.
 static bool inbox_put(po_batch *batch, po_tx *tx, item *items, const size_t *handled, size_t n,
                       po_err *err) {
     po_uuid *all = po_alloc_array(batch->arena, n, sizeof *all);
@@ -388,8 +390,9 @@ static bool connect_pg(po_batch *batch, po_err *err) {
     return batch->pg || po_pg_open(batch->options, &batch->pg, err);
 }
 
-// What is no event's fault may be this session's own: its server a former primary, its plans outgrown by the schema.
-// So another one is asked, unless we only waited for somebody or lost a race.
+// What is no event's fault may be this session's own: its server a former primary, its plans
+// outgrown by the schema. So another one is asked, unless we only waited for somebody or lost a
+// race.
 static void renew(po_batch *batch, const po_err *err) {
     bool only_others = po_pg_is(err, "55P03") || strncmp(err->code, "40", 2) == 0;
     if (err->kind == PO_RETRY && !only_others)

@@ -1,5 +1,5 @@
-// What a batch of messages means: decode, one transaction {inbox, handlers, sent and shared statements}, COMMIT.
-// The `run` of po_loop.
+// What a batch of messages means: decode, one transaction {inbox, handlers, sent and shared
+// statements}, COMMIT. The `run` of po_loop.
 #pragma once
 #include "consumer/consumer.h"
 

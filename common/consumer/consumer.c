@@ -1,6 +1,6 @@
-// How a consumer program is put together: its settings behind the SDK's, the topics of its routes, the loop with a
-// batch as its body, the inbox pruned between batches. The order of ending: the batch in hand, the group, the
-// connection, then the consumer's own workers.
+// How a consumer program is put together: its settings behind the SDK's, the topics of its routes,
+// the loop with a batch as its body, the inbox pruned between batches. The order of ending: the
+// batch in hand, the group, the connection, then the consumer's own workers.
 #include "consumer/consumer.h"
 
 #include "base/clock.h"
@@ -16,8 +16,8 @@ enum {
     MAX_TOPICS = 8,
     BLOCKED_RETRY_MS = 5000,
     LOCK_TIMEOUT_MS = 5000,
-    // A server that falls silent is given up after twice that and 5 s; SIGTERM may have to wait for it, and for the
-    // group to be left, within the usual 30 s of grace.
+    // A server that falls silent is given up after twice that and 5 s; SIGTERM may have to wait for
+    // it, and for the group to be left, within the usual 30 s of grace.
     STATEMENT_TIMEOUT_MS = 8000,
     BEAT_LIMIT_MS = 120000, // a batch is bounded by its statements' time-outs
     PRUNE_EVERY_MS = 60000,

@@ -1,13 +1,14 @@
-// The consumer SDK: a consumer is a name, SQL statements and a table of {event type, handler}; the SDK owns
-// Kafka, dedupe, transactions, retry, metrics, trace and drain.
+// The consumer SDK: a consumer is a name, SQL statements and a table of {event type, handler}; the
+// SDK owns Kafka, dedupe, transactions, retry, metrics, trace and drain.
 //
-// Loop: poll a batch → one transaction {dedupe insert into NAME.inbox, handlers, sent statements, shared
-// statements} → COMMIT → store offsets. A failing batch is halved; a lost COMMIT reply: the batch again. The table
-// NAME.inbox (event_id uuid PRIMARY KEY, received_at timestamptz DEFAULT now(), an index on received_at) is in the
-// owner's first migration; only events that have a handler are put there.
-// Failures by kind: see pg.h. RETRY (database, registry, broker, deployment) waits without limit: partitions
-// paused, polling goes on. REFUSED blocks its partition: retried every 5 s, logged once as an error, shown in
-// payonce_consumer_blocked_partitions; nothing is skipped, other partitions go on.
+// Loop: poll a batch → one transaction {dedupe insert into NAME.inbox, handlers, sent statements,
+// shared statements} → COMMIT → store offsets. A failing batch is halved; a lost COMMIT reply: the
+// batch again. The table NAME.inbox (event_id uuid PRIMARY KEY, received_at timestamptz DEFAULT
+// now(), an index on received_at) is in the owner's first migration; only events that have a
+// handler are put there. Failures by kind: see pg.h. RETRY (database, registry, broker, deployment)
+// waits without limit: partitions paused, polling goes on. REFUSED blocks its partition: retried
+// every 5 s, logged once as an error, shown in payonce_consumer_blocked_partitions; nothing is
+// skipped, other partitions go on.
 #pragma once
 #include "event/event.h"
 #include "kafka/kafka.h"
@@ -52,33 +53,38 @@ typedef struct po_consumer {
     const po_http_route *admin; // or NULL
     void (*declare_metrics)(void);
     bool (*check)(const po_config *config, po_err *err);
-    // After settings are known, before consuming; ret_state is given to handlers. May start workers.
+    // After settings are known, before consuming; ret_state is given to handlers. May start
+    // workers.
     bool (*start)(const po_config *config, const po_pg_options *pg, void **ret_state, po_err *err);
     void (*committed)(
         void *state);          // after each COMMIT of a batch that ran a handler; quick; or NULL
     void (*stop)(void *state); // after consuming has ended; or NULL
 } po_consumer;
 
-// What the statement of one event returned; same rules as for a handler. It may send further statements.
+// What the statement of one event returned; same rules as for a handler. It may send further
+// statements.
 typedef bool (*po_rows_handler)(po_consumer_tx *tx, const po_delivery *delivery, const po_res *rows,
                                 po_err *err);
 
-// Sends a statement with all others of the batch, in the order of the calls, without a round trip for each:
-// after the last handler has returned, in the same transaction. on_rows (or NULL) then gets its rows, in the
-// same order. A handler may as well run statements itself (po_pg_run(tx->pg, …)): they run at once, so ahead of
-// everything that was sent; a consumer uses one way for one table. `stmt` outlives the call.
+// Sends a statement with all others of the batch, in the order of the calls, without a round trip
+// for each: after the last handler has returned, in the same transaction. on_rows (or NULL) then
+// gets its rows, in the same order. A handler may as well run statements itself (po_pg_run(tx->pg,
+// …)): they run at once, so ahead of everything that was sent; a consumer uses one way for one
+// table. `stmt` outlives the call.
 void po_consumer_send(po_consumer_tx *tx, const po_delivery *delivery, const po_stmt *stmt,
                       po_args *args, po_rows_handler on_rows);
-// The same for a row that several keys of the topic share (a customer's balance): all of these run last, ordered
-// by (statement name, key), so that two members never lock such rows in opposite orders. `key` is copied.
+// The same for a row that several keys of the topic share (a customer's balance): all of these run
+// last, ordered by (statement name, key), so that two members never lock such rows in opposite
+// orders. `key` is copied.
 void po_consumer_send_shared(po_consumer_tx *tx, po_str key, const po_stmt *stmt, po_args *args);
 
-// The business key says another thing than what was recorded under it: an alarm, not a block. Counted and logged
-// as an error once the batch is committed. `what` is a constant: "position of this sequence".
+// The business key says another thing than what was recorded under it: an alarm, not a block.
+// Counted and logged as an error once the batch is committed. `what` is a constant: "position of
+// this sequence".
 void po_consumer_conflict(po_consumer_tx *tx, const po_delivery *delivery, const char *what);
 
-// The order's position as text, "paid USD/2 due 1000 received 1000 refunded 0 q1 customer c-7": what two events of
-// one order and sequence must agree on (never ids, decisions or times).
+// The order's position as text, "paid USD/2 due 1000 received 1000 refunded 0 q1 customer c-7":
+// what two events of one order and sequence must agree on (never ids, decisions or times).
 po_str po_position_text(po_arena *arena, const po_payment_event *event);
 
 int po_consumer_main(int argc, char **argv, const po_consumer *consumer);

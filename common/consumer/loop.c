@@ -1,12 +1,16 @@
 // The loop of a group member. Its design:
-// - Messages in hand are `pending`, in order of arrival; a *lane* is an assigned partition. A lane that a refused
-//   message blocks keeps its later messages itself (`held`) and is paused. librdkafka's position is therefore always
-//   the last message it gave us, and nothing ever seeks: a pause after a seek forgets the seek in some versions, and
-//   would skip what must not be skipped.
-// - Everything happens on one thread: librdkafka calls back about rebalances inside a poll, and polls happen only
-//   between runs. On a revocation the offsets stored so far are committed, what is in hand is dropped (its offsets
-//   were not stored) and the next owner gets it again; the inbox knows what was already applied.
-// - Offsets are stored after run's yes, committed about once a second by librdkafka, and at revocation and close by
+// - Messages in hand are `pending`, in order of arrival; a *lane* is an assigned partition. A lane
+// that a refused
+//   message blocks keeps its later messages itself (`held`) and is paused. librdkafka's position is
+//   therefore always the last message it gave us, and nothing ever seeks: a pause after a seek
+//   forgets the seek in some versions, and would skip what must not be skipped.
+// - Everything happens on one thread: librdkafka calls back about rebalances inside a poll, and
+// polls happen only
+//   between runs. On a revocation the offsets stored so far are committed, what is in hand is
+//   dropped (its offsets were not stored) and the next owner gets it again; the inbox knows what
+//   was already applied.
+// - Offsets are stored after run's yes, committed about once a second by librdkafka, and at
+// revocation and close by
 //   us, waiting a bounded time for the answer.
 #include "consumer/loop.h"
 
@@ -157,8 +161,9 @@ static void show_lanes(const po_loop *loop) {
     po_gauge(po_meter.partitions, NULL, (double)loop->n_lanes);
 }
 
-// --- Pausing. Only lanes that have given a message: before that librdkafka may resume elsewhere than it was to
-// start. The others are paused by their first message. A pause outlives the assignment, so it is lifted before.
+// --- Pausing. Only lanes that have given a message: before that librdkafka may resume elsewhere
+// than it was to start. The others are paused by their first message. A pause outlives the
+// assignment, so it is lifted before.
 
 static void pause_set(po_loop *loop, bool pause, bool (*which)(const lane *one, const void *arg),
                       const void *arg) {
@@ -430,8 +435,9 @@ static void unblock(po_loop *loop, lane *one) {
     show_lanes(loop);
 }
 
-// Nothing is pending, so what a lane gives back keeps its order. What is not the event's fault meets the others as
-// well, and may take as long as a connection that is not to be had: it ends the round, so that polling goes on.
+// Nothing is pending, so what a lane gives back keeps its order. What is not the event's fault
+// meets the others as well, and may take as long as a connection that is not to be had: it ends the
+// round, so that polling goes on.
 static void retry_blocked(po_loop *loop) {
     for (size_t i = 0; i < loop->n_lanes && !po_stopping(); i++) {
         lane *one = &loop->lanes[i];

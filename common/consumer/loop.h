@@ -1,9 +1,11 @@
-// At-least-once, in order per partition, nothing skipped: a Kafka group member that hands batches of messages to
-// `run` and stores their offsets only after it has said yes. It knows nothing of what a batch means.
+// At-least-once, in order per partition, nothing skipped: a Kafka group member that hands batches
+// of messages to `run` and stores their offsets only after it has said yes. It knows nothing of
+// what a batch means.
 //
-// run's answers: true: applied. RETRY, UNCERTAIN: the same messages again after a backoff, without limit, all
-// partitions paused, polling meanwhile. REFUSED, BUG: the batch is halved down to one message; that one blocks its
-// partition (retried alone every blocked_retry_ms), the other partitions go on.
+// run's answers: true: applied. RETRY, UNCERTAIN: the same messages again after a backoff, without
+// limit, all partitions paused, polling meanwhile. REFUSED, BUG: the batch is halved down to one
+// message; that one blocks its partition (retried alone every blocked_retry_ms), the other
+// partitions go on.
 #pragma once
 #include "kafka/kafka.h"
 #include "life/life.h"
@@ -27,8 +29,8 @@ PO_MUST_CHECK bool po_loop_open(const po_loop_options *options, rd_kafka_conf_t 
 PO_MUST_CHECK bool po_loop_join(po_loop *loop, po_err *err); // subscribes; then turn
 // The settings a member of this kind needs, for po_kafka_conf.
 extern const po_kafka_setting po_loop_settings[];
-// Polls once (≤ 100 ms when nothing comes) and applies what came; longer only while waiting, never once stopping.
-// False when librdkafka is beyond repair: the process has to start anew.
+// Polls once (≤ 100 ms when nothing comes) and applies what came; longer only while waiting, never
+// once stopping. False when librdkafka is beyond repair: the process has to start anew.
 PO_MUST_CHECK bool po_loop_turn(po_loop *loop, po_err *err);
 // Commits, leaves the group, frees; bounded by about 10 s, broker or not.
 void po_loop_close(po_loop **loop);

@@ -1,5 +1,6 @@
-// The loop against librdkafka's mock cluster: whatever run answers, each partition's messages are applied in order,
-// none skipped, none twice, and an offset is committed only behind what was applied.
+// The loop against librdkafka's mock cluster: whatever run answers, each partition's messages are
+// applied in order, none skipped, none twice, and an offset is committed only behind what was
+// applied.
 #include "consumer/loop.h"
 
 #include "base/clock.h"
@@ -114,7 +115,8 @@ static void a_refused_event_blocks_its_partition_only(void **state) {
     sink s = {.poison_partition = 1, .poison_offset = 7};
     po_loop *loop = join("blocks", &s);
     turn_until(loop, &s.total, (PARTITIONS - 1) * PER_PARTITION + 7);
-    // It goes on waiting through retries, and through a wait of all that pauses and resumes the others.
+    // It goes on waiting through retries, and through a wait of all that pauses and resumes the
+    // others.
     int64_t calls = s.calls;
     turn_until(loop, &s.calls, calls + 3);
     assert_int_equal(s.applied[1], 7);
@@ -166,7 +168,8 @@ static void a_member_that_comes_takes_over_without_a_gap(void **state) {
         assert_int_equal(committed("shares", p), PER_PARTITION);
 }
 
-// Each call may take as long as a connection to a database that is not there: blocked partitions do not add up.
+// Each call may take as long as a connection to a database that is not there: blocked partitions do
+// not add up.
 static void blocked_partitions_ask_a_missing_database_one_at_a_time(void **state) {
     (void)state;
     sink s = {.poison_partition = EACH, .poison_offset = 7};

@@ -2,8 +2,9 @@
 #pragma once
 #include "kafka/kafka.h"
 
-// Reads the topics' configuration from the brokers. REFUSED "setting" when window_ms < retention.ms + 1 day on a
-// topic that deletes by time (a compacted one keeps for ever and is deduped by its sequence); RETRY otherwise.
+// Reads the topics' configuration from the brokers. REFUSED "setting" when window_ms < retention.ms
+// + 1 day on a topic that deletes by time (a compacted one keeps for ever and is deduped by its
+// sequence); RETRY otherwise.
 PO_MUST_CHECK bool po_retention_check(rd_kafka_t *kafka, const char *const *topics,
                                       int64_t window_ms, po_err *err);
 // The pure part: one topic. Either text may be NULL (the broker's default: 7 days, delete).

@@ -1,6 +1,6 @@
-// Structs to records and back. The schema of this build is our own text: a member without a field, or the other
-// way round, is a mistake of ours and ends the program at first use. Everything read is checked: its types by
-// Avro, and here what Avro has no type for.
+// Structs to records and back. The schema of this build is our own text: a member without a field,
+// or the other way round, is a mistake of ours and ends the program at first use. Everything read
+// is checked: its types by Avro, and here what Avro has no type for.
 #include "event/codec.h"
 #include "base/cleanup.h"
 #include "base/id.h"

@@ -1,6 +1,6 @@
-// A codec carries C structs to Avro records and back by a table of members: the schema is an embedded .avsc
-// file, and a row says which of its fields is which member. A new field is a line in the schema, a member and
-// a row. Used by event.c alone.
+// A codec carries C structs to Avro records and back by a table of members: the schema is an
+// embedded .avsc file, and a row says which of its fields is which member. A new field is a line in
+// the schema, a member and a row. Used by event.c alone.
 #pragma once
 #include "avro/avro.h"
 #include <pthread.h>

@@ -1,5 +1,5 @@
-// The events of payonce: for each a table of its members in the order of its schema, and one reader and one
-// writer that follow the table.
+// The events of payonce: for each a table of its members in the order of its schema, and one reader
+// and one writer that follow the table.
 #include "event/event.h"
 #include "event/codec.h"
 
@@ -74,7 +74,8 @@ bool po_contact_write(const po_contact *contact, po_buf *out, po_err *err) {
     return po_codec_write(&contact_codec, contact, out, err);
 }
 
-// Asked here and not by each consumer: one that does not ask would give for what another does not book.
+// Asked here and not by each consumer: one that does not ask would give for what another does not
+// book.
 static bool can_be(const po_payment_event *e, po_err *err) {
     if (e->due < 0 || e->refunded < 0 || e->received < e->refunded)
         return po_fail(err, PO_REFUSED, "position",

@@ -1,5 +1,6 @@
-// The events of payonce as C values: one reader and one writer per schema. Field docs: schemas/*.avsc, printed
-// in docs/events.md. Text is lent by the caller (write) or by the arena (read).
+// The events of payonce as C values: one reader and one writer per schema. Field docs:
+// schemas/*.avsc, printed in docs/events.md. Text is lent by the caller (write) or by the arena
+// (read).
 #pragma once
 #include "avro/registry.h"
 #include "base/id.h"
@@ -37,14 +38,15 @@ typedef struct po_contact {
     po_str email, language; // language may be empty
 } po_contact;
 
-// The writer schemas of this build, parsed once (thread-safe); their text and fingerprint go to the outbox.
+// The writer schemas of this build, parsed once (thread-safe); their text and fingerprint go to the
+// outbox.
 const po_avro_schema *po_payment_event_schema(void);
 const po_avro_schema *po_contact_schema(void);
 
 PO_MUST_CHECK bool po_payment_event_write(const po_payment_event *event, po_buf *out, po_err *err);
 PO_MUST_CHECK bool po_contact_write(const po_contact *contact, po_buf *out, po_err *err);
-// body: bare Avro written with `writer`. An event comes out with due ≥ 0, 0 ≤ refunded ≤ received, and qualified only
-// in state paid with qualification ≥ 1; else REFUSED "position".
+// body: bare Avro written with `writer`. An event comes out with due ≥ 0, 0 ≤ refunded ≤ received,
+// and qualified only in state paid with qualification ≥ 1; else REFUSED "position".
 PO_MUST_CHECK bool po_payment_event_read(const po_avro_schema *writer, po_str body, po_arena *arena,
                                          po_payment_event *ret_event, po_err *err);
 PO_MUST_CHECK bool po_contact_read(const po_avro_schema *writer, po_str body, po_arena *arena,

@@ -1,5 +1,6 @@
-// Events against bytes that another implementation wrote (Python's fastavro 1.13, from schemas/*.avsc), versions
-// of a schema side by side, and docs/events.md against what the program prints.
+// Events against bytes that another implementation wrote (Python's fastavro 1.13, from
+// schemas/*.avsc), versions of a schema side by side, and docs/events.md against what the program
+// prints.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -191,8 +192,8 @@ static void in_micros(json_t *fields) {
     json_object_set_new(type, "logicalType", json_string("timestamp-micros"));
 }
 
-// Versions follow each other in one topic; the schemas read for one must not serve another, whatever became of
-// the first one's memory.
+// Versions follow each other in one topic; the schemas read for one must not serve another,
+// whatever became of the first one's memory.
 static void test_versions(void **state) {
     (void)state;
     po_payment_event e = example(), none = e;

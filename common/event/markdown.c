@@ -1,5 +1,5 @@
-// docs/events.md: what another team needs to read our topics. Fields and their docs come from the schemas and
-// topics from topics.json, so the page cannot tell another story than the wire.
+// docs/events.md: what another team needs to read our topics. Fields and their docs come from the
+// schemas and topics from topics.json, so the page cannot tell another story than the wire.
 #include "event/event.h"
 #include "base/cleanup.h"
 #include "json/json.h"

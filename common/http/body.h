@@ -1,5 +1,5 @@
-// The bytes of a request's body, counted against one bound for the whole process: a flood of large bodies is
-// refused, it never takes the memory of the rest. Internal to http/.
+// The bytes of a request's body, counted against one bound for the whole process: a flood of large
+// bodies is refused, it never takes the memory of the rest. Internal to http/.
 #pragma once
 #include "base/str.h"
 

@@ -1,5 +1,5 @@
-// libmicrohttpd takes the first of two lengths and lets chunked win over a length; here the header lines are
-// walked once more and such a message is refused instead (RFC 9112, 6.1 and 6.3).
+// libmicrohttpd takes the first of two lengths and lets chunked win over a length; here the header
+// lines are walked once more and such a message is refused instead (RFC 9112, 6.1 and 6.3).
 #include "http/edge.h"
 #include <strings.h>
 

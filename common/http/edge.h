@@ -1,5 +1,5 @@
-// What is refused before a handler sees it: messages that two readers could read in two ways (the ground of
-// request smuggling), and bodies we do not take. Internal to http/.
+// What is refused before a handler sees it: messages that two readers could read in two ways (the
+// ground of request smuggling), and bodies we do not take. Internal to http/.
 #pragma once
 #include "base/str.h"
 #include <microhttpd.h>

@@ -1,15 +1,17 @@
-// A request's way: its head is judged (edge.c) and its route found (route.c) before any byte of the body is
-// read; the body is collected (body.c); the handler runs once the body is whole. If the handler has answered
-// by the time it returns, the answer is sent at once; if not, the connection is suspended and po_reply()
-// resumes it. Both steps happen under the listener's lock, so a reply from another thread comes either before
-// the suspension (and is found here) or after it (and resumes).
+// A request's way: its head is judged (edge.c) and its route found (route.c) before any byte of the
+// body is read; the body is collected (body.c); the handler runs once the body is whole. If the
+// handler has answered by the time it returns, the answer is sent at once; if not, the connection
+// is suspended and po_reply() resumes it. Both steps happen under the listener's lock, so a reply
+// from another thread comes either before the suspension (and is found here) or after it (and
+// resumes).
 //
-// libmicrohttpd calls on_request() once with the head, then with pieces of the body, then without any; and
-// again, without any, after a resume. It cannot queue an answer while it hands over pieces of a body, so a body that
-// turns out too large is read on, unkept and up to a bound, and answered at its end.
+// libmicrohttpd calls on_request() once with the head, then with pieces of the body, then without
+// any; and again, without any, after a resume. It cannot queue an answer while it hands over pieces
+// of a body, so a body that turns out too large is read on, unkept and up to a bound, and answered
+// at its end.
 //
-// Closing waits for the answers that are under way: `serving` counts requests from their dispatch to the
-// moment their last byte was handed to the kernel, `owed` those a handler has not answered.
+// Closing waits for the answers that are under way: `serving` counts requests from their dispatch
+// to the moment their last byte was handed to the kernel, `owed` those a handler has not answered.
 #include "http/http.h"
 #include "base/cleanup.h"
 #include "http/body.h"
@@ -345,7 +347,8 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *connection, 
     if (!r) {
         *request = r = request_new(cls, connection);
         judge_head(r, method, url, version);
-        // Answered now, the body is left unread and the connection closes; without a body it can go on.
+        // Answered now, the body is left unread and the connection closes; without a body it can go
+        // on.
         return is_answered(r) && r->has_body ? queue_answer(r) : MHD_YES;
     }
     if (*upload_size) {
@@ -534,7 +537,8 @@ void po_http_quiesce(po_http *http) {
     if (was_quiet)
         return;
     MHD_quiesce_daemon(http->daemon);
-    // The socket stays open until the daemon's threads have ended; from here on callers are refused.
+    // The socket stays open until the daemon's threads have ended; from here on callers are
+    // refused.
     shutdown(http->listen_fd, SHUT_RDWR);
 }
 

@@ -1,9 +1,9 @@
-// An HTTP/1.1 server on libmicrohttpd: epoll thread pool, whole bodies up to a limit, answers now or later
-// (the connection is suspended meanwhile, no thread waits). Handlers run on the pool's threads.
-// The edge (docs/http-edge.md): TE together with CL, a second differing Content-Length, a Transfer-Encoding other
-// than chunked, a malformed header → 400 and close; a Content-Encoding other than identity → 415; body over the
-// limit → 413; headers over 32 KiB → 431; no byte for idle_timeout, or a body slower than three of them → closed.
-// Keep-alive and pipelining work.
+// An HTTP/1.1 server on libmicrohttpd: epoll thread pool, whole bodies up to a limit, answers now
+// or later (the connection is suspended meanwhile, no thread waits). Handlers run on the pool's
+// threads. The edge (docs/http-edge.md): TE together with CL, a second differing Content-Length, a
+// Transfer-Encoding other than chunked, a malformed header → 400 and close; a Content-Encoding
+// other than identity → 415; body over the limit → 413; headers over 32 KiB → 431; no byte for
+// idle_timeout, or a body slower than three of them → closed. Keep-alive and pipelining work.
 #pragma once
 #include "base/arena.h"
 #include "base/str.h"
@@ -17,7 +17,8 @@ typedef struct po_http_route {
     // Must lead to exactly one po_reply(), now or later, from any thread.
     void (*handler)(po_request *request, void *arg);
     void *arg;
-} po_http_route; // tables end with {0}; an unknown path is 404, a known path with another method 405 + Allow
+} po_http_route; // tables end with {0}; an unknown path is 404, a known path with another method
+                 // 405 + Allow
 
 typedef struct po_http_options {
     const char *name;   // "http", "admin": field of the "listening" log line and metric label
@@ -32,26 +33,28 @@ typedef struct po_http_options {
 } po_http_options;
 
 PO_MUST_CHECK bool po_http_open(const po_http_options *options, po_http **ret_http, po_err *err);
-// Declares the metrics of all listeners; po_http_open() does it too, so this is for print-metrics alone.
+// Declares the metrics of all listeners; po_http_open() does it too, so this is for print-metrics
+// alone.
 void po_http_metrics(void);
 int po_http_port(const po_http *http);
 // Stop accepting; open connections go on, answers say Connection: close. May be called twice.
 void po_http_quiesce(po_http *http);
-// Quiesces, sends the answers that are under way (at most idle_timeout + 2 s) and ends. Every suspended request
-// must have been answered before; requests that come in meanwhile get 503.
+// Quiesces, sends the answers that are under way (at most idle_timeout + 2 s) and ends. Every
+// suspended request must have been answered before; requests that come in meanwhile get 503.
 void po_http_close(po_http **http);
 
 // Reading a request. Views live until the reply.
 po_str po_request_body(const po_request *request);
 // What the n-th * of the path matched, unescaped (so it may hold any byte).
 po_str po_request_segment(const po_request *request, unsigned n);
-// The header's value, OWS trimmed; ret_count (may be NULL) counts lines of that name. Empty when absent.
+// The header's value, OWS trimmed; ret_count (may be NULL) counts lines of that name. Empty when
+// absent.
 po_str po_request_header(const po_request *request, const char *name, unsigned *ret_count);
 po_str po_request_query(po_request *request, const char *name); // unescaped; empty when absent
 po_arena *po_request_arena(po_request *request); // dropped with the request; not thread-safe
 
-// Answers; thread-safe; wakes the connection if it was suspended. `body` is copied. retry_after_s > 0 adds
-// the header. `type` is the content type, NULL = application/json.
+// Answers; thread-safe; wakes the connection if it was suspended. `body` is copied. retry_after_s >
+// 0 adds the header. `type` is the content type, NULL = application/json.
 void po_reply(po_request *request, unsigned status, const char *type, po_str body,
               unsigned retry_after_s);
 // {"error":{"code":…,"message":…}}; a 503 says Retry-After: 1.

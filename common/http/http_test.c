@@ -1,4 +1,5 @@
-// The listener as a client sees it: raw bytes over a socket, so that messages no HTTP library would send can be.
+// The listener as a client sees it: raw bytes over a socket, so that messages no HTTP library would
+// send can be.
 #define _GNU_SOURCE // strcasestr
 #include "http/http.h"
 #include "base/clock.h"
@@ -201,7 +202,8 @@ static reply listen_to(int fd) {
     return r;
 }
 
-// Whatever else comes (libmicrohttpd sends the head of some of its own refusals twice), it is the last.
+// Whatever else comes (libmicrohttpd sends the head of some of its own refusals twice), it is the
+// last.
 static bool hung_up(int fd) {
     char byte;
     while (hear(fd, &byte, 1))

@@ -1,5 +1,5 @@
-// A route's path and the request's are walked side by side; a table has a handful of rows, so they are tried
-// in order.
+// A route's path and the request's are walked side by side; a table has a handful of rows, so they
+// are tried in order.
 #include "http/route.h"
 #include <assert.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
-// Finding the handler of a path. Paths are matched as they were sent, segment by segment, before any escape
-// is decoded: "%2F" never makes a segment. Internal to http/.
+// Finding the handler of a path. Paths are matched as they were sent, segment by segment, before
+// any escape is decoded: "%2F" never makes a segment. Internal to http/.
 #pragma once
 #include "http/http.h"
 

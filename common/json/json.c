@@ -1,8 +1,9 @@
-// jansson reads 64-bit integers exactly but turns every other number into a double. So the text is scanned
-// first: a number with a fraction or an exponent is rewritten as a string that begins with a NUL, which is how
-// po_json_decimal() knows it. No other string can hold a NUL, for the scan refuses them. The scan also counts
-// the depth, before jansson recurses; all else that is wrong with the text is left to jansson.
-// Error texts never quote the input: it may be personal data, and texts end in logs.
+// jansson reads 64-bit integers exactly but turns every other number into a double. So the text is
+// scanned first: a number with a fraction or an exponent is rewritten as a string that begins with
+// a NUL, which is how po_json_decimal() knows it. No other string can hold a NUL, for the scan
+// refuses them. The scan also counts the depth, before jansson recurses; all else that is wrong
+// with the text is left to jansson. Error texts never quote the input: it may be personal data, and
+// texts end in logs.
 #include "json/json.h"
 #include "base/cleanup.h"
 #include <assert.h>
@@ -269,8 +270,8 @@ json_t *po_json_array(const json_t *object, const char *key) {
 
 // ---- printing ----
 
-// Turns the marked strings of decimals back into numbers, in place. In compact output a quote that is not
-// part of a string's inside opens or closes one, so strings are walked to keep count.
+// Turns the marked strings of decimals back into numbers, in place. In compact output a quote that
+// is not part of a string's inside opens or closes one, so strings are walked to keep count.
 static void restore_decimals(char *text) {
     static const char mark[] = "\"" NUL_ESCAPE;
     char *out = text;

@@ -1,5 +1,6 @@
-// What librdkafka needs to be told once: its configuration (ours, then the operator's), where its log goes, and
-// CloudEvents headers. A setting's value is never repeated in an error: it may be a password.
+// What librdkafka needs to be told once: its configuration (ours, then the operator's), where its
+// log goes, and CloudEvents headers. A setting's value is never repeated in an error: it may be a
+// password.
 #include "kafka/kafka.h"
 #include "base/clock.h"
 #include <assert.h>
@@ -189,7 +190,8 @@ static bool is_traceparent(po_str s) {
            memcmp(s.p + 36, "0000000000000000", 16) != 0;
 }
 
-// A trace is for looking only: a bad one is dropped, as the recommendation asks, and never stops an event.
+// A trace is for looking only: a bad one is dropped, as the recommendation asks, and never stops an
+// event.
 static void read_trace(const seen *s, po_ce *ce) {
     if (s->count[TRACEPARENT] != 1 || !is_traceparent(s->value[TRACEPARENT]))
         return;

@@ -1,5 +1,5 @@
-// Settings, the log, and CloudEvents headers read strictly. Messages are real ones of librdkafka: produced to a
-// broker that does not exist and purged, which hands them back with key and headers.
+// Settings, the log, and CloudEvents headers read strictly. Messages are real ones of librdkafka:
+// produced to a broker that does not exist and purged, which hands them back with key and headers.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,6 @@
-// One flag and one descriptor say "stop": the flag for loops that look, an eventfd that is never read for
-// those that poll. Signals are taken by a thread of their own, so nothing runs in a signal handler.
+// One flag and one descriptor say "stop": the flag for loops that look, an eventfd that is never
+// read for those that poll. Signals are taken by a thread of their own, so nothing runs in a signal
+// handler.
 #include "life/life.h"
 #include "base/clock.h"
 #include "base/id.h"

@@ -1,11 +1,12 @@
-// Lifecycle of a process: signals set a flag, the loops own time, the order of draining is fixed by the
-// caller. A *beat* proves that a loop turns: /healthz fails when one has not beaten within its limit.
+// Lifecycle of a process: signals set a flag, the loops own time, the order of draining is fixed by
+// the caller. A *beat* proves that a loop turns: /healthz fails when one has not beaten within its
+// limit.
 #pragma once
 #include "base/err.h"
 #include <stdint.h>
 
-// Blocks SIGTERM and SIGINT in the calling (main) thread and all threads started later; starts the thread that
-// waits for them. Call once, first. SIGPIPE is ignored.
+// Blocks SIGTERM and SIGINT in the calling (main) thread and all threads started later; starts the
+// thread that waits for them. Call once, first. SIGPIPE is ignored.
 void po_life_init(void);
 bool po_stopping(void); // true after SIGTERM, SIGINT or po_stop()
 void po_stop(void);     // as if SIGTERM had come

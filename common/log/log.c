@@ -1,5 +1,6 @@
-// A line is built in one buffer and written in one piece. Texts are escaped here and not by a JSON library: a
-// line must come out whatever bytes it is given, so invalid UTF-8 becomes U+FFFD and a long text is cut.
+// A line is built in one buffer and written in one piece. Texts are escaped here and not by a JSON
+// library: a line must come out whatever bytes it is given, so invalid UTF-8 becomes U+FFFD and a
+// long text is cut.
 #include "log/log.h"
 #include "base/clock.h"
 #include "base/cleanup.h"

@@ -1,6 +1,7 @@
 // JSON log lines on stdout, one write(2) per line, safe from any thread. error = someone must act,
 // warn = we coped, info = lifecycle and state changes. Never a payload, never a secret.
-// A line: {"ts":…,"level":…,"service":…,"msg":…, fields…}. Names are snake_case. A value is cut at 2 KiB.
+// A line: {"ts":…,"level":…,"service":…,"msg":…, fields…}. Names are snake_case. A value is cut at
+// 2 KiB.
 #pragma once
 #include "base/err.h"
 #include "base/id.h"
@@ -34,6 +35,7 @@ void po_log_err_fields(po_level level, const char *msg, const po_err *err, const
     po_log_err_fields(level, msg, err,   \
                       (const po_field[]){__VA_ARGS__ __VA_OPT__(, ){0, PO_F_END, {0}}})
 
-// Context inherited by every line of this thread until cleared (the message in hand), as "event_id", "order_id"
-// and "traceparent"; a field of the same name wins. Values are copied, NULL clears.
+// Context inherited by every line of this thread until cleared (the message in hand), as
+// "event_id", "order_id" and "traceparent"; a field of the same name wins. Values are copied, NULL
+// clears.
 void po_log_context(const char *event_id, const char *order_id, const char *traceparent);

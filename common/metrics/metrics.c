@@ -1,5 +1,6 @@
-// A family is a list of series, one per label value, that only ever grows: a series is found by walking it and
-// added by one compare-and-swap, so counting never takes a lock. Histograms count nanoseconds in integers.
+// A family is a list of series, one per label value, that only ever grows: a series is found by
+// walking it and added by one compare-and-swap, so counting never takes a lock. Histograms count
+// nanoseconds in integers.
 #include "metrics/metrics.h"
 #include "base/str.h"
 #include <assert.h>

@@ -1,6 +1,7 @@
-// Prometheus metrics, declared with their help text and counted where the verdict falls. Names carry the
-// base unit (`_seconds`, `_bytes`, `_total`) and the prefix `payonce_`. Labels are few and bounded: never an id.
-// Declare before threads start; counting is lock-free (atomic) and safe from any thread.
+// Prometheus metrics, declared with their help text and counted where the verdict falls. Names
+// carry the base unit (`_seconds`, `_bytes`, `_total`) and the prefix `payonce_`. Labels are few
+// and bounded: never an id. Declare before threads start; counting is lock-free (atomic) and safe
+// from any thread.
 #pragma once
 #include "base/err.h"
 #include <stdint.h>
@@ -10,8 +11,8 @@ typedef struct po_metric po_metric;
 
 typedef enum po_metric_type { PO_COUNTER, PO_GAUGE, PO_HISTOGRAM } po_metric_type;
 
-// One family; `label` is NULL or one label name whose values are given when counting, e.g. "verdict".
-// Aborts on a duplicate name. Handles live for the whole process.
+// One family; `label` is NULL or one label name whose values are given when counting, e.g.
+// "verdict". Aborts on a duplicate name. Handles live for the whole process.
 po_metric *po_metric_new(po_metric_type type, const char *name, const char *help,
                          const char *label);
 

@@ -1,4 +1,5 @@
-// The canonical table with what it must refuse, the writer's batch, and the ring, against a private cluster.
+// The canonical table with what it must refuse, the writer's batch, and the ring, against a private
+// cluster.
 #include "../../tests/support/pgtest.h"
 #include "base/cleanup.h"
 #include "base/clock.h"

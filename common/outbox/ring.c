@@ -1,7 +1,7 @@
-// The ring: one thread, one connection, one flag. Writers raise the flag; the thread lowers it before it
-// rings, so a flag raised meanwhile rings again. Since rings are 2 ms apart, any number of commits costs at
-// most 500 small transactions a second. When the database is away the ring is dropped: then relay cannot
-// read either, and its idle interval finds the rows later.
+// The ring: one thread, one connection, one flag. Writers raise the flag; the thread lowers it
+// before it rings, so a flag raised meanwhile rings again. Since rings are 2 ms apart, any number
+// of commits costs at most 500 small transactions a second. When the database is away the ring is
+// dropped: then relay cannot read either, and its idle interval finds the rows later.
 #include "log/log.h"
 #include "outbox/outbox.h"
 #include <assert.h>
@@ -45,7 +45,8 @@ static struct timespec after(struct timespec at, long ns) {
     return at;
 }
 
-// Waits until a ring is wanted and the last one is long enough ago; false when closing with none wanted.
+// Waits until a ring is wanted and the last one is long enough ago; false when closing with none
+// wanted.
 static bool wait_wanted(po_ring *ring, struct timespec earliest) {
     pthread_mutex_lock(&ring->lock);
     while (!ring->wanted && !ring->closing)

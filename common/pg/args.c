@@ -1,5 +1,6 @@
-// Parameters in PostgreSQL's binary format, each with its type stated, so that the server never guesses.
-// An array is built in one piece: header, then per element its length (−1 for NULL) and its bytes.
+// Parameters in PostgreSQL's binary format, each with its type stated, so that the server never
+// guesses. An array is built in one piece: header, then per element its length (−1 for NULL) and
+// its bytes.
 #include "pg/pg_impl.h"
 #include <assert.h>
 #include <endian.h>
@@ -55,7 +56,8 @@ static size_t put_i64(char *at, int64_t value) {
     return sizeof wire;
 }
 
-// What lies before the range of int64 becomes an instant that the server refuses (22008), not -infinity.
+// What lies before the range of int64 becomes an instant that the server refuses (22008), not
+// -infinity.
 static int64_t since_2000(int64_t instant_us) {
     if (instant_us == INT64_MAX)
         return INT64_MAX; // infinity

@@ -1,7 +1,8 @@
-// A flight: statements sent one behind the other, one sync, then their results in order. The socket does
-// not block: whenever we wait we also read, so the server can always get rid of its results and a flight of
-// any size cannot deadlock. Statements are prepared in the flight that first uses them; only a reported
-// success makes one known, since everything behind a failure is skipped by the server.
+// A flight: statements sent one behind the other, one sync, then their results in order. The socket
+// does not block: whenever we wait we also read, so the server can always get rid of its results
+// and a flight of any size cannot deadlock. Statements are prepared in the flight that first uses
+// them; only a reported success makes one known, since everything behind a failure is skipped by
+// the server.
 #include "base/clock.h"
 #include "pg/pg_impl.h"
 #include <assert.h>
@@ -182,7 +183,8 @@ static bool take_sync(po_pg *pg, po_err *err) {
     return fine || po_pg_lose(pg, err, "08006", "the connection ended before the sync");
 }
 
-// Only the first failure reaches *err. A failed preparation counts for the statement it was made for.
+// Only the first failure reaches *err. A failed preparation counts for the statement it was made
+// for.
 static bool land_all(po_pg *pg, po_res **ret_res, po_landing *landing, po_err *err) {
     bool failed = false;
     size_t send = 0;

@@ -1,6 +1,7 @@
-// Migrations. Each file runs in a transaction of its own that also takes the advisory lock, looks whether
-// the file is needed, and records it: killed anywhere, the next run finds the file done or not begun. Two
-// programs that start at once take turns at the lock; the second sees what the first has committed.
+// Migrations. Each file runs in a transaction of its own that also takes the advisory lock, looks
+// whether the file is needed, and records it: killed anywhere, the next run finds the file done or
+// not begun. Two programs that start at once take turns at the lock; the second sees what the first
+// has committed.
 #include "pg/migrate.h"
 #include "pg/pg_impl.h"
 #include <assert.h>
@@ -12,7 +13,8 @@ static const po_stmt lock = {
 static const po_stmt table_there = {"migrate_table_there",
                                     "SELECT to_regclass($1 || '.schema_migration') IS NOT NULL"};
 
-// The table lives in the owner's schema, so its statements are composed of the (checked) schema name.
+// The table lives in the owner's schema, so its statements are composed of the (checked) schema
+// name.
 typedef struct statements {
     const char *create;
     po_stmt find, record;
@@ -82,8 +84,8 @@ static bool record(po_pg *pg, const statements *sql, const migration *m, po_aren
     return po_pg_exec(pg, sql->create, err) && po_pg_run(pg, &sql->record, args, NULL, err);
 }
 
-// Waiting for the other program's migration may take long; waiting for a table's lock may not, since all
-// later readers of that table queue up behind us.
+// Waiting for the other program's migration may take long; waiting for a table's lock may not,
+// since all later readers of that table queue up behind us.
 static bool apply(po_pg *pg, const char *schema, const migration *m, po_err *err) {
     PO_AUTO(po_arena_free) po_arena *arena = po_arena_new();
     PO_AUTO(po_tx_done) po_tx tx = {0};

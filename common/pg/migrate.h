@@ -1,8 +1,9 @@
-// Numbered migrations, embedded in the program that owns the schema, applied in order, each in its own
-// transaction together with its row in SCHEMA.schema_migration (version, name, sha256, applied_at), under an
-// advisory lock. An applied file whose text has changed is refused.
+// Numbered migrations, embedded in the program that owns the schema, applied in order, each in its
+// own transaction together with its row in SCHEMA.schema_migration (version, name, sha256,
+// applied_at), under an advisory lock. An applied file whose text has changed is refused.
 #pragma once
 #include "pg/pg.h"
 
-// files: "0001_name.sql"…; `schema` is the service's name. The first migration creates the schema and role.
+// files: "0001_name.sql"…; `schema` is the service's name. The first migration creates the schema
+// and role.
 PO_MUST_CHECK bool po_migrate(po_pg *pg, const char *schema, const po_file *files, po_err *err);

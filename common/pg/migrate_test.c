@@ -1,4 +1,5 @@
-// Migrations against a private cluster: applied once, in order, whole or not at all; a changed one is refused.
+// Migrations against a private cluster: applied once, in order, whole or not at all; a changed one
+// is refused.
 #include "../../tests/support/pgtest.h"
 #include "base/cleanup.h"
 #include "pg/migrate.h"

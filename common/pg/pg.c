@@ -1,5 +1,6 @@
-// A connection: how it is opened, how its session is set up, how failures are read, and the plain calls on
-// it. Everything that a session must have is given at start-up, so it holds from the first statement on.
+// A connection: how it is opened, how its session is set up, how failures are read, and the plain
+// calls on it. Everything that a session must have is given at start-up, so it holds from the first
+// statement on.
 #include "base/clock.h"
 #include "pg/pg_impl.h"
 #include <assert.h>
@@ -69,7 +70,8 @@ static bool connect_until(PGconn *conn, int64_t deadline_ms, po_err *err) {
     PostgresPollingStatusType want = PGRES_POLLING_WRITING;
     if (PQstatus(conn) == CONNECTION_BAD)
         return connect_failed(conn, err);
-    // Verbose messages carry the SQLSTATE, which libpq does not hand out for a failed login otherwise.
+    // Verbose messages carry the SQLSTATE, which libpq does not hand out for a failed login
+    // otherwise.
     PQsetErrorVerbosity(conn, PQERRORS_VERBOSE);
     while (want != PGRES_POLLING_OK) {
         if (want == PGRES_POLLING_FAILED)

@@ -1,5 +1,6 @@
-// Inside common/pg only: what its files share. A connection lives in libpq's pipeline mode from open to
-// close, so that one path sends and reads statements: a single statement is a flight of one.
+// Inside common/pg only: what its files share. A connection lives in libpq's pipeline mode from
+// open to close, so that one path sends and reads statements: a single statement is a flight of
+// one.
 #pragma once
 #include "pg/pg.h"
 #include <libpq-fe.h>
@@ -42,7 +43,8 @@ struct po_args {
     int *formats;
 };
 
-// A statement as this connection knows it. The same statement with other parameter types is another one.
+// A statement as this connection knows it. The same statement with other parameter types is another
+// one.
 typedef struct po_prepared {
     char *server_name;
     char *name;
@@ -52,7 +54,8 @@ typedef struct po_prepared {
     enum { PO_UNPREPARED, PO_PREPARE_SENT, PO_PREPARED } state;
 } po_prepared;
 
-// One message group of the flight under way. `prepares` is the index of the statement being prepared, or −1.
+// One message group of the flight under way. `prepares` is the index of the statement being
+// prepared, or −1.
 typedef struct po_sent {
     const char *label;
     int prepares;

@@ -191,7 +191,8 @@ static void test_empty_arrays_are_no_rows(void **state) {
     assert_int_equal(po_res_i64(res, 0, 0), 0);
 }
 
-// A statement first sent with an untyped NULL, or with another type, must not read later bytes wrongly.
+// A statement first sent with an untyped NULL, or with another type, must not read later bytes
+// wrongly.
 static void test_types_belong_to_the_statement(void **state) {
     (void)state;
     static const po_stmt echo = {"typed", "SELECT $1::text"};
@@ -447,7 +448,8 @@ static void test_commit_of_a_failed_transaction(void **state) {
     assert_true(po_pg_reusable(pg));
 }
 
-// 48 MiB each way in one flight: with a blocking socket both sides would wait for the other to read.
+// 48 MiB each way in one flight: with a blocking socket both sides would wait for the other to
+// read.
 static void test_large_flight_does_not_deadlock(void **state) {
     (void)state;
     static const po_stmt echo = {"echo_big", "SELECT $1::bytea"};
@@ -585,7 +587,8 @@ static void test_lost_reply_to_commit_is_uncertain(void **state) {
     lose_reply(2, true);
 }
 
-// A server that has stopped answering (SIGSTOP, a dead disk) is given up, and COMMIT with it is in doubt.
+// A server that has stopped answering (SIGSTOP, a dead disk) is given up, and COMMIT with it is in
+// doubt.
 static void test_frozen_server_is_lost(void **state) {
     (void)state;
     for (int at_commit = 0; at_commit < 2; at_commit++) {

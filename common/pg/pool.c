@@ -1,5 +1,6 @@
-// A pool: a stack of idle connections, the warmest on top, and a count of all that are open. A connection
-// is opened outside the lock by the thread that needs it; nobody waits behind somebody else's connect.
+// A pool: a stack of idle connections, the warmest on top, and a count of all that are open. A
+// connection is opened outside the lock by the thread that needs it; nobody waits behind somebody
+// else's connect.
 #include "base/clock.h"
 #include "pg/pg_impl.h"
 #include <assert.h>
@@ -75,7 +76,8 @@ static void give_up_slot(po_pool *pool) {
     pthread_mutex_unlock(&pool->lock);
 }
 
-// Takes an idle connection into *ret_pg, or the right to open one (*ret_pg NULL); false at the deadline.
+// Takes an idle connection into *ret_pg, or the right to open one (*ret_pg NULL); false at the
+// deadline.
 static bool take_slot(po_pool *pool, const struct timespec *deadline, po_pg **ret_pg) {
     bool taken = true;
     pthread_mutex_lock(&pool->lock);

@@ -1,5 +1,6 @@
 // Results in binary. A po_res is libpq's own result under our name: there is nothing to add to it.
-// Asking for a column as a type that it has not is a mistake in our SQL table: we abort with both named.
+// Asking for a column as a type that it has not is a mistake in our SQL table: we abort with both
+// named.
 #include "pg/pg_impl.h"
 #include <assert.h>
 #include <endian.h>

@@ -1,6 +1,7 @@
-// Transactions. Whatever state the connection is in, leaving the scope leaves no transaction behind: a
-// flight under way lands first, then ROLLBACK, and a connection that cannot do that is lost (the server
-// rolls back when it goes). The delicate part is COMMIT: a reply that never came may mean either.
+// Transactions. Whatever state the connection is in, leaving the scope leaves no transaction
+// behind: a flight under way lands first, then ROLLBACK, and a connection that cannot do that is
+// lost (the server rolls back when it goes). The delicate part is COMMIT: a reply that never came
+// may mean either.
 #include "pg/pg_impl.h"
 #include <assert.h>
 #include <stdio.h>
@@ -34,8 +35,8 @@ static void leave(po_pg *pg) {
         pg->lost = true;
 }
 
-// The server answers in order. A failure that it reports for a statement before COMMIT is final: COMMIT was
-// skipped. Once the connection is lost without such a report, COMMIT may have been done.
+// The server answers in order. A failure that it reports for a statement before COMMIT is final:
+// COMMIT was skipped. Once the connection is lost without such a report, COMMIT may have been done.
 bool po_tx_commit(po_tx *tx, po_err *err) {
     assert(tx->open);
     po_pg *pg = tx->pg;

@@ -1,5 +1,6 @@
-// What a program answers to its arguments and settings, and what its admin listener says while it runs. Each
-// call runs in a process of its own, as it does in life: metrics and signals belong to a process.
+// What a program answers to its arguments and settings, and what its admin listener says while it
+// runs. Each call runs in a process of its own, as it does in life: metrics and signals belong to a
+// process.
 #include "base/cleanup.h"
 #include "service/service.h"
 

@@ -34,15 +34,19 @@ static bool read_secrets(accounts *a, const json_t *files, account *ret, po_err 
         const char *path = json_string_value(json_array_get(files, i));
         po_str text;
         if (!path || !read_whole(path, a->arena, &text, err)) {
-            return path ? false : po_fail(err, PO_REFUSED, "accounts", "a secret file's name is not a string");
+            return path ? false
+                        : po_fail(err, PO_REFUSED, "accounts",
+                                  "a secret file's name is not a string");
         }
         while (text.n && (text.p[text.n - 1] == '\n' || text.p[text.n - 1] == '\r')) {
             text.n--;
         }
         secrets[i] = po_strdup(a->arena, po_str_copy(a->arena, text).p);
-        const char *problem = memchr(text.p, 0, text.n) ? "holds a NUL" : ret->provider->check_secret(secrets[i]);
+        const char *problem =
+            memchr(text.p, 0, text.n) ? "holds a NUL" : ret->provider->check_secret(secrets[i]);
         if (problem) {
-            return po_fail(err, PO_REFUSED, "accounts", "the secret in %s is unusable: %s", path, problem);
+            return po_fail(err, PO_REFUSED, "accounts", "the secret in %s is unusable: %s", path,
+                           problem);
         }
     }
     ret->secrets = secrets;
@@ -61,7 +65,8 @@ static bool read_account(accounts *a, const json_t *one, account *ret, po_err *e
     ret->live = po_str_is(mode, "live");
     ret->id = id.n ? po_str_copy(a->arena, id).p : NULL;
     if (!ret->provider) {
-        return po_fail(err, PO_REFUSED, "accounts", "unknown provider \"%.*s\"", (int)provider.n, provider.p);
+        return po_fail(err, PO_REFUSED, "accounts", "unknown provider \"%.*s\"", (int)provider.n,
+                       provider.p);
     }
     if (!ret->live && !po_str_is(mode, "test")) {
         return po_fail(err, PO_REFUSED, "accounts", "mode is neither live nor test");

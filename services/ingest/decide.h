@@ -1,23 +1,36 @@
-// Decisions: facts of an order in, position and at most one outgoing event out. A pure function of recorded facts
-// under a named policy and version: no clock, row or socket. Any permutation of a multiset of facts ends in the
-// same facts, verdict and order state (P7); tested by permuting.
+// Decisions: facts of an order in, position and at most one outgoing event out. A pure function of
+// recorded facts under a named policy and version: no clock, row or socket. Any permutation of a
+// multiset of facts ends in the same facts, verdict and order state (P7); tested by permuting.
 #pragma once
 #include "provider.h"
 #include <stdio.h>
 
-typedef enum order_state { ORDER_OPEN, ORDER_PAID, ORDER_REVIEW, ORDER_CANCELED, ORDER_REVERSED } order_state;
+typedef enum order_state {
+    ORDER_OPEN,
+    ORDER_PAID,
+    ORDER_REVIEW,
+    ORDER_CANCELED,
+    ORDER_REVERSED
+} order_state;
 
 typedef enum verdict {
     VERDICT_NONE, // no fact yet
-    VERDICT_UNKNOWN, VERDICT_PENDING, VERDICT_FAILED, VERDICT_CANCELED, VERDICT_UNSUPPORTED,
-    VERDICT_UNDERPAID, VERDICT_INCONSISTENT, VERDICT_QUALIFIED,
+    VERDICT_UNKNOWN,
+    VERDICT_PENDING,
+    VERDICT_FAILED,
+    VERDICT_CANCELED,
+    VERDICT_UNSUPPORTED,
+    VERDICT_UNDERPAID,
+    VERDICT_INCONSISTENT,
+    VERDICT_QUALIFIED,
 } verdict;
 
 typedef struct policy {
     const char *name; // "stripe-v1": stored with the order and every decision
     int version;
     const char *provider;
-    // The finest unit the policy can receive for a currency; orders are kept in it ("lightning-v1": BTC/11).
+    // The finest unit the policy can receive for a currency; orders are kept in it ("lightning-v1":
+    // BTC/11).
     bool (*unit)(po_str currency, po_unit *ret_unit);
     const struct word *words; // what its provider's words mean (words.h), for docs/states.md
 } policy;
@@ -28,31 +41,33 @@ const policy *policy_find(po_str name);
 typedef struct position {
     order_state state;
     verdict verdict;
-    const char *reason;      // static text: "", "underpaid", "discount_not_allowed", "amount_missing", "contradiction",
-                             // "paid_after_cancel", "foreign_currency", "foreign_profile", "foreign_account",
-                             // "route_conflict", "expired", "canceled_by_shop", "overflow", …
+    const char *reason; // static text: "", "underpaid", "discount_not_allowed", "amount_missing",
+        // "contradiction", "paid_after_cancel", "foreign_currency", "foreign_profile",
+        // "foreign_account", "route_conflict", "expired", "canceled_by_shop", "overflow", …
     int64_t due, received, refunded; // in the order's unit; received − refunded ≥ 0
-    bool late, partial, over; // partial: 0 < received < due; over: received > due; late: a counted payment's
-                              // own time > expiry
-    int64_t paid_at_us;       // when the walk first reached due (PO 0 when never): evidence
+    bool late, partial,
+        over; // partial: 0 < received < due; over: received > due; late: a counted payment's
+              // own time > expiry
+    int64_t paid_at_us; // when the walk first reached due (PO 0 when never): evidence
 } position;
 
 // The order as decisions see it; loaded under its row lock, written once.
 typedef struct order {
     po_str id;
     const policy *policy;
-    po_money price;           // in the policy's unit
-    int64_t max_discount;     // minor, same unit
-    int64_t expires_at_us;    // 0 = never
-    po_str profile;           // lightning: node profile that may receive it; empty = any
+    po_money price;        // in the policy's unit
+    int64_t max_discount;  // minor, same unit
+    int64_t expires_at_us; // 0 = never
+    po_str profile;        // lightning: node profile that may receive it; empty = any
     bool canceled_by_shop;
     position position;
-    int32_t qualification;    // 0 before the first
-    int64_t sequence;         // last one given out
+    int32_t qualification; // 0 before the first
+    int64_t sequence;      // last one given out
 } order;
 
-// A growing set of an order's facts, sorted by key: provider, account, name of the kind, object, currency, exponent, as
-// bytes. Loading in that order (ORDER BY … COLLATE "C") is linear; any other order is right, and slower. `dirty` facts are new or changed since loading.
+// A growing set of an order's facts, sorted by key: provider, account, name of the kind, object,
+// currency, exponent, as bytes. Loading in that order (ORDER BY … COLLATE "C") is linear; any other
+// order is right, and slower. `dirty` facts are new or changed since loading.
 typedef struct fact_set {
     fact *facts;
     bool *dirty;
@@ -61,7 +76,8 @@ typedef struct fact_set {
 } fact_set;
 void fact_set_init(fact_set *set, po_arena *arena);
 void fact_set_load(fact_set *set, const fact *loaded); // appends a stored fact, clean
-// Merges one stated fact; true when anything changed. Text is not copied: it must live as long as the set.
+// Merges one stated fact; true when anything changed. Text is not copied: it must live as long as
+// the set.
 bool fact_set_merge(fact_set *set, const fact *stated);
 // The payment key's fact in state PAID exists.
 bool fact_set_has_paid(const fact_set *set, po_str provider, po_str account, po_str payment);
@@ -70,26 +86,35 @@ bool fact_set_has_paid(const fact_set *set, po_str provider, po_str account, po_
 position evaluate(const order *order, const fact_set *facts);
 
 typedef enum event_type {
-    EVENT_NONE, EVENT_PENDING, EVENT_ADJUSTED, EVENT_QUALIFIED, EVENT_REVIEW_REQUIRED, EVENT_CANCELED, EVENT_FAILED,
-    EVENT_REVERSED, EVENT_REFUNDED,
+    EVENT_NONE,
+    EVENT_PENDING,
+    EVENT_ADJUSTED,
+    EVENT_QUALIFIED,
+    EVENT_REVIEW_REQUIRED,
+    EVENT_CANCELED,
+    EVENT_FAILED,
+    EVENT_REVERSED,
+    EVENT_REFUNDED,
 } event_type;
 
-// The table that decides what is emitted: (from, to, what changed) → event, why. A missing pair is an explicit row.
+// The table that decides what is emitted: (from, to, what changed) → event, why. A missing pair is
+// an explicit row.
 typedef struct decision {
     position after;
-    event_type emits;         // EVENT_NONE: nothing changed that others must know
-    int64_t delta;            // change of (received − refunded)
-    int32_t qualification;    // after
-    int64_t sequence;         // given out, when it emits; else 0
-    const char *why;          // the table row's sentence
+    event_type emits;      // EVENT_NONE: nothing changed that others must know
+    int64_t delta;         // change of (received − refunded)
+    int32_t qualification; // after
+    int64_t sequence;      // given out, when it emits; else 0
+    const char *why;       // the table row's sentence
 } decision;
 
-// Merges the observation's facts and moves the order: *order gets the new position, qualification and (only when
-// something is emitted) sequence + 1. Running it again emits nothing (P6).
+// Merges the observation's facts and moves the order: *order gets the new position, qualification
+// and (only when something is emitted) sequence + 1. Running it again emits nothing (P6).
 void decide(order *order, fact_set *facts, const observation *observation, decision *ret_decision);
-// The shop's cancel: sets canceled_by_shop and moves the order. PO_REFUSED "paid" when the order is paid, in review,
-// reversed or has money; a repeat emits nothing.
-PO_MUST_CHECK bool decide_cancel(order *order, fact_set *facts, decision *ret_decision, po_err *err);
+// The shop's cancel: sets canceled_by_shop and moves the order. PO_REFUSED "paid" when the order is
+// paid, in review, reversed or has money; a repeat emits nothing.
+PO_MUST_CHECK bool decide_cancel(order *order, fact_set *facts, decision *ret_decision,
+                                 po_err *err);
 
 const char *order_state_name(order_state state); // "open", …
 const char *verdict_name(verdict verdict);       // "" for NONE

@@ -1,6 +1,7 @@
-// Moving orders: the table is whole and is what docs/states.md prints; the walks of an order, step by step, as the
-// world hears of them; and arrival does not matter: any permutation of any multiset of facts, with repeats, ends in
-// the same facts, verdict, state and position, each second run emits nothing, and no step on the way leaves the rules.
+// Moving orders: the table is whole and is what docs/states.md prints; the walks of an order, step
+// by step, as the world hears of them; and arrival does not matter: any permutation of any multiset
+// of facts, with repeats, ends in the same facts, verdict, state and position, each second run
+// emits nothing, and no step on the way leaves the rules.
 #include "evaluate.h"
 #include "fact_samples.h"
 #include <setjmp.h>

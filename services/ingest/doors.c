@@ -11,10 +11,11 @@ static po_metric *m_refused, *m_apart;
 void doors_declare_metrics(void) {
     m_refused = po_metric_new(PO_COUNTER, "payonce_ingest_refused_total",
                               "Requests refused at a provider's door, by reason.", "reason");
-    m_apart = po_metric_new(PO_COUNTER, "payonce_ingest_apart_total",
-                            "Verified events recorded apart, never decided: quarantined (unreadable), foreign (another "
-                            "account or mode), ignored (a type we do not use).",
-                            "disposition");
+    m_apart = po_metric_new(
+        PO_COUNTER, "payonce_ingest_apart_total",
+        "Verified events recorded apart, never decided: quarantined (unreadable), foreign (another "
+        "account or mode), ignored (a type we do not use).",
+        "disposition");
 }
 
 static bool is_traceparent(po_str s) {
@@ -31,7 +32,8 @@ static bool is_traceparent(po_str s) {
     return strspn(s.p + 3, "0") < 32 && strspn(s.p + 36, "0") < 16;
 }
 
-// Printable ASCII, at most 512 bytes, or it is dropped: a vendor's list is no reason to refuse an event.
+// Printable ASCII, at most 512 bytes, or it is dropped: a vendor's list is no reason to refuse an
+// event.
 static po_str read_tracestate(po_request *request, po_arena *arena) {
     po_str given = po_request_header(request, "tracestate", NULL);
     bool fine = given.n <= 512;
@@ -60,9 +62,11 @@ static void refuse(po_request *request, verify_result result) {
         const char *code, *message;
     } answers[] = {
         [VERIFY_MISSING] = {401, "signature_missing", "no signature"},
-        [VERIFY_MALFORMED] = {400, "signature_malformed", "the signature header is not as the provider writes it"},
+        [VERIFY_MALFORMED] = {400, "signature_malformed",
+                              "the signature header is not as the provider writes it"},
         [VERIFY_WRONG] = {401, "signature_wrong", "no signature matches a secret of this account"},
-        [VERIFY_STALE] = {401, "signature_stale", "the signature's time is more than 300 s away from now"},
+        [VERIFY_STALE] = {401, "signature_stale",
+                          "the signature's time is more than 300 s away from now"},
     };
     po_count(m_refused, answers[result].code, 1);
     po_log(PO_INFO, "request refused", PO_TEXT("code", answers[result].code));
@@ -78,8 +82,8 @@ static po_str loggable(po_arena *arena, po_str value) {
     return (po_str){copy, value.n};
 }
 
-static size_t read_headers(po_request *request, const provider *provider, po_arena *arena, header_value *values,
-                           po_str *copies) {
+static size_t read_headers(po_request *request, const provider *provider, po_arena *arena,
+                           header_value *values, po_str *copies) {
     size_t n = 0;
     for (; n < 4 && provider->headers[n]; n++) {
         values[n].value = po_request_header(request, provider->headers[n], &values[n].count);
@@ -126,12 +130,14 @@ static void enter(po_request *request, const doors *d, const account *account) {
     note_apart(&e);
     if (!intake_put(d->in, &e, &arena, request)) {
         po_count(m_refused, "queue_full", 1);
-        po_reply(request, 503, NULL, po_s("{\"error\":{\"code\":\"busy\",\"message\":\"send it again\"}}"), 1);
+        po_reply(request, 503, NULL,
+                 po_s("{\"error\":{\"code\":\"busy\",\"message\":\"send it again\"}}"), 1);
     }
 }
 
 static void door(po_request *request, const doors *d, const char *name) {
-    const account *account = accounts_find(d->accounts, po_request_segment(request, 0), po_request_segment(request, 1));
+    const account *account =
+        accounts_find(d->accounts, po_request_segment(request, 0), po_request_segment(request, 1));
     if (!account || strcmp(account->provider->door, name) != 0) {
         po_count(m_refused, "unknown_account", 1);
         po_reply_error(request, 404, "unknown_account", "no such provider and account here");

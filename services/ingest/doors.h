@@ -1,7 +1,8 @@
-// The doors for providers: POST /webhooks/PROVIDER/ALIAS and POST /observations/PROVIDER/ALIAS. Verify over the raw
-// bytes, read, queue; the answer comes after COMMIT (P1).
-//   200 recorded, duplicate, conflict, ignored, foreign or quarantined · 400 malformed signature header ·
-//   401 missing, wrong or stale signature · 404 unknown alias · 413/415 … see docs/http-edge.md · 503 + Retry-After
+// The doors for providers: POST /webhooks/PROVIDER/ALIAS and POST /observations/PROVIDER/ALIAS.
+// Verify over the raw bytes, read, queue; the answer comes after COMMIT (P1).
+//   200 recorded, duplicate, conflict, ignored, foreign or quarantined · 400 malformed signature
+//   header · 401 missing, wrong or stale signature · 404 unknown alias · 413/415 … see
+//   docs/http-edge.md · 503 + Retry-After
 #pragma once
 #include "accounts.h"
 #include "intake.h"

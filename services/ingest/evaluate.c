@@ -196,8 +196,9 @@ static int payment_cmp(const void *key, const void *member) {
     return (c < 0) - (c > 0);
 }
 
-// Refunds of payments that are not known, or do not count, have nothing to subtract from. What a refund says that
-// cannot be is evidence in every state of it: a review that a person ends must not go away when it fails.
+// Refunds of payments that are not known, or do not count, have nothing to subtract from. What a
+// refund says that cannot be is evidence in every state of it: a review that a person ends must not
+// go away when it fails.
 static void gather_refund(evaluation *e, const fact *f) {
     int64_t amount = f->state == STATE_FAILED ? f->amount : f->amount_most;
     if (!convert(e, f, amount < 0 ? 0 : amount, &amount)) {

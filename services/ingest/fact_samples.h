@@ -1,4 +1,5 @@
-// For tests only: facts in one line each, on an order of USD/2 at the account "shop". Times are seconds.
+// For tests only: facts in one line each, on an order of USD/2 at the account "shop". Times are
+// seconds.
 #pragma once
 #include "base/clock.h"
 #include "decide.h"

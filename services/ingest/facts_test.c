@@ -145,7 +145,8 @@ static void a_paid_payment_is_found(void **state) {
     assert_false(fact_set_has_paid(&set, po_s("stripe"), po_s("shop"), po_s("p3")));
 }
 
-// Thousands of facts of one order, loaded in order, in reverse, and scattered, come to the same position.
+// Thousands of facts of one order, loaded in order, in reverse, and scattered, come to the same
+// position.
 static void many_facts_are_merely_slower(void **state) {
     (void)state;
     enum { MANY = 5000 };

@@ -1,5 +1,6 @@
-// An item is owned by the queue, then by one writer; only its request is shared, with the clock of waiters. Faults of a batch are narrowed down: another session's locks, a row that
-// does not fit, and a dead database each have their own next step (see next_step()).
+// An item is owned by the queue, then by one writer; only its request is shared, with the clock of
+// waiters. Faults of a batch are narrowed down: another session's locks, a row that does not fit,
+// and a dead database each have their own next step (see next_step()).
 #include "intake.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
@@ -20,7 +21,8 @@ typedef struct item {
 typedef struct writer {
     intake *in;
     po_pg *pg;
-    bool renew; // pg failed in a way that may be the session's own: outgrown plans, a former primary
+    bool
+        renew; // pg failed in a way that may be the session's own: outgrown plans, a former primary
     po_beat *beat;
     pthread_t thread;
     char name[24];
@@ -30,9 +32,9 @@ struct intake {
     intake_options options;
     pthread_mutex_t lock;
     pthread_cond_t filled;
-    item *first, *last;                // queue
+    item *first, *last; // queue
     size_t depth;
-    size_t bytes;                      // raw bytes of all items, queued or being settled
+    size_t bytes; // raw bytes of all items, queued or being settled
     waiters *waiters;
     bool closing, joined;
     writer *writers;
@@ -41,11 +43,15 @@ struct intake {
 static po_metric *m_events, *m_batch, *m_commit, *m_answer, *m_conflicts, *m_emitted, *m_narrowed;
 
 void intake_declare_metrics(void) {
-    m_events = po_metric_new(PO_COUNTER, "payonce_ingest_events_total", "Provider events answered, by result.", "result");
-    m_emitted = po_metric_new(PO_COUNTER, "payonce_ingest_emitted_total", "Outbox rows committed for decisions.", NULL);
-    m_conflicts = po_metric_new(PO_COUNTER, "payonce_ingest_conflicts_total",
-                                "Events whose id was already recorded saying something else; someone must look.", NULL);
-    m_batch = po_metric_new(PO_COUNTER, "payonce_ingest_batches_total", "Transactions that settled events.", NULL);
+    m_events = po_metric_new(PO_COUNTER, "payonce_ingest_events_total",
+                             "Provider events answered, by result.", "result");
+    m_emitted = po_metric_new(PO_COUNTER, "payonce_ingest_emitted_total",
+                              "Outbox rows committed for decisions.", NULL);
+    m_conflicts = po_metric_new(
+        PO_COUNTER, "payonce_ingest_conflicts_total",
+        "Events whose id was already recorded saying something else; someone must look.", NULL);
+    m_batch = po_metric_new(PO_COUNTER, "payonce_ingest_batches_total",
+                            "Transactions that settled events.", NULL);
     m_commit = po_metric_new(PO_HISTOGRAM, "payonce_ingest_commit_seconds",
                              "From the start of a batch's transaction to its COMMIT.", NULL);
     m_answer = po_metric_new(PO_HISTOGRAM, "payonce_ingest_answer_seconds",
@@ -56,7 +62,13 @@ void intake_declare_metrics(void) {
 
 // --- Answers
 
-typedef enum answer { ANSWER_RECORDED, ANSWER_DUPLICATE, ANSWER_CONFLICT, ANSWER_BUSY, ANSWER_LATE } answer;
+typedef enum answer {
+    ANSWER_RECORDED,
+    ANSWER_DUPLICATE,
+    ANSWER_CONFLICT,
+    ANSWER_BUSY,
+    ANSWER_LATE
+} answer;
 
 static const struct {
     unsigned status;
@@ -65,8 +77,12 @@ static const struct {
     [ANSWER_RECORDED] = {200, "recorded", "{\"result\":\"recorded\"}"},
     [ANSWER_DUPLICATE] = {200, "duplicate", "{\"result\":\"duplicate\"}"},
     [ANSWER_CONFLICT] = {200, "conflict", "{\"result\":\"conflict\"}"},
-    [ANSWER_BUSY] = {503, "unavailable", "{\"error\":{\"code\":\"unavailable\",\"message\":\"not stored; send it again\"}}"},
-    [ANSWER_LATE] = {503, "late", "{\"error\":{\"code\":\"late\",\"message\":\"no answer in time; send it again\"}}"},
+    [ANSWER_BUSY] =
+        {503, "unavailable",
+         "{\"error\":{\"code\":\"unavailable\",\"message\":\"not stored; send it again\"}}"},
+    [ANSWER_LATE] =
+        {503, "late",
+         "{\"error\":{\"code\":\"late\",\"message\":\"no answer in time; send it again\"}}"},
 };
 
 static void give_answer(po_request *request, answer answer, int64_t waited_ms) {
@@ -120,8 +136,9 @@ static void finish_settled(writer *w, item **items, size_t n, const settle_repor
                                                      : ANSWER_CONFLICT;
         if (answer == ANSWER_CONFLICT) {
             po_count(m_conflicts, NULL, 1);
-            po_log(PO_ERROR, "event id says something else than before; the first stays", PO_TEXT("provider", e->provider.p),
-                   PO_TEXT("account", e->alias.p), PO_TEXT("event_id", e->obs.event_id.p));
+            po_log(PO_ERROR, "event id says something else than before; the first stays",
+                   PO_TEXT("provider", e->provider.p), PO_TEXT("account", e->alias.p),
+                   PO_TEXT("event_id", e->obs.event_id.p));
         }
         finish(w->in, items[i], answer);
     }
@@ -136,12 +153,14 @@ static void split(writer *w, item **items, size_t n, mode mode) {
     settle_items(w, items + n / 2, n - n / 2, mode);
 }
 
-// What a failed batch does next (DESIGN §2.2).
-static void next_step(writer *w, item **items, size_t n, mode mode, settle_phase phase, const po_err *err) {
+// What a failed batch does next.
+static void next_step(writer *w, item **items, size_t n, mode mode, settle_phase phase,
+                      const po_err *err) {
     bool lock = po_pg_is(err, "55P03");
     bool race = po_pg_is(err, "23505") || po_pg_is(err, "40001") || po_pg_is(err, "40P01");
     po_count(m_narrowed, err->code, 1);
-    if (err->kind == PO_UNCERTAIN || (err->kind == PO_RETRY && !lock && !race) || !po_pg_alive(w->pg)) {
+    if (err->kind == PO_UNCERTAIN || (err->kind == PO_RETRY && !lock && !race) ||
+        !po_pg_alive(w->pg)) {
         po_log_err(PO_WARN, "batch not stored", err, PO_INT("events", n));
         w->renew = true;
         finish_all(w->in, items, n, ANSWER_BUSY);
@@ -161,10 +180,12 @@ static void next_step(writer *w, item **items, size_t n, mode mode, settle_phase
     } else if (!mode.record_only[0]) {
         po_log_err(PO_ERROR, "event could not be decided; kept undecided", err,
                    PO_TEXT("event_id", items[0]->event.obs.event_id.p));
-        (void)snprintf(mode.record_only, sizeof mode.record_only, "%.39s: %.150s", err->code, err->text);
+        (void)snprintf(mode.record_only, sizeof mode.record_only, "%.39s: %.150s", err->code,
+                       err->text);
         settle_items(w, items, 1, mode);
     } else {
-        po_log_err(PO_ERROR, "event could not be recorded", err, PO_TEXT("event_id", items[0]->event.obs.event_id.p));
+        po_log_err(PO_ERROR, "event could not be recorded", err,
+                   PO_TEXT("event_id", items[0]->event.obs.event_id.p));
         finish(w->in, items[0], ANSWER_BUSY);
     }
 }
@@ -196,7 +217,8 @@ static void settle_items(writer *w, item **items, size_t n, mode mode) {
 
 static size_t take_batch(intake *in, item **items) {
     size_t n = 0, bytes = 0;
-    while (in->first && n < INTAKE_BATCH && (n == 0 || bytes + in->first->event.raw.n <= INTAKE_BATCH_BYTES)) {
+    while (in->first && n < INTAKE_BATCH &&
+           (n == 0 || bytes + in->first->event.raw.n <= INTAKE_BATCH_BYTES)) {
         item *it = in->first;
         in->first = it->next;
         in->last = in->first ? in->last : NULL;
@@ -230,8 +252,8 @@ static bool connect_writer(writer *w, po_err *err) {
     return w->pg || store_open(w->in->options.pg, &w->pg, err);
 }
 
-// At the end what nobody waits for any more is left to its repeat: a queue that a database in trouble has filled must
-// not hold up the exit.
+// At the end what nobody waits for any more is left to its repeat: a queue that a database in
+// trouble has filled must not hold up the exit.
 static size_t keep_awaited(intake *in, item **items, size_t n) {
     size_t kept = 0;
     for (size_t i = 0; i < n; i++) {
@@ -299,7 +321,8 @@ bool intake_open(const intake_options *options, intake **ret_intake, po_err *err
 
 // An event that has waited this long for a writer shows that all behind it would be answered late.
 static bool backed_up(const intake *in) {
-    return in->depth >= INTAKE_QUEUE || (in->first && po_mono_ms() - in->first->waiter.since_ms > INTAKE_HEAD_MS);
+    return in->depth >= INTAKE_QUEUE ||
+           (in->first && po_mono_ms() - in->first->waiter.since_ms > INTAKE_HEAD_MS);
 }
 
 bool intake_put(intake *in, const event *event, po_arena **arena, po_request *request) {
@@ -308,7 +331,8 @@ bool intake_put(intake *in, const event *event, po_arena **arena, po_request *re
     it->arena = *arena;
     pthread_mutex_lock(&in->lock);
     size_t bytes = it->event.raw.n; // one event always fits into an empty intake
-    bool room = !backed_up(in) && !in->closing && (in->bytes == 0 || in->bytes + bytes <= INTAKE_BYTES);
+    bool room =
+        !backed_up(in) && !in->closing && (in->bytes == 0 || in->bytes + bytes <= INTAKE_BYTES);
     if (room) {
         in->bytes += bytes;
         waiters_add(in->waiters, &it->waiter, request);
@@ -324,7 +348,8 @@ bool intake_put(intake *in, const event *event, po_arena **arena, po_request *re
 
 bool intake_full(intake *in) {
     pthread_mutex_lock(&in->lock);
-    bool full = in->depth >= INTAKE_QUEUE; // a slow database is everybody's: that alone is not "not ready"
+    bool full =
+        in->depth >= INTAKE_QUEUE; // a slow database is everybody's: that alone is not "not ready"
     pthread_mutex_unlock(&in->lock);
     return full;
 }

@@ -1,5 +1,5 @@
-// Lightning's door: the Standard Webhooks vector and grammar, the observation's shape, and every row of the table that
-// says what LND's facts mean for an order.
+// Lightning's door: the Standard Webhooks vector and grammar, the observation's shape, and every
+// row of the table that says what LND's facts mean for an order.
 #include "decide.h"
 #include "signature.h"
 #include "base/clock.h"

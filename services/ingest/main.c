@@ -1,5 +1,5 @@
-// payonce-ingest: the one door. Records what providers say, decides it in the same transaction, and leaves the events
-// in the outbox for relay. Needs PostgreSQL alone: no broker, no registry.
+// payonce-ingest: the one door. Records what providers say, decides it in the same transaction, and
+// leaves the events in the outbox for relay. Needs PostgreSQL alone: no broker, no registry.
 #include "accounts.h"
 #include "base/cleanup.h"
 #include "doors.h"
@@ -10,13 +10,19 @@
 #include "undecided.h"
 
 static const po_setting SETTINGS[] = {
-    {"LISTEN", PO_SET_TEXT, "127.0.0.1:8080", 0, 0, "Address and port of the providers' doors and the orders API."},
-    {"ACCOUNTS_FILE", PO_SET_PATH, NULL, 0, 0, "JSON file of the provider accounts (alias, mode, secret files)."},
-    {"API_TOKEN", PO_SET_SECRET, NULL, 0, 0, "Bearer token of the shop's servers, at least 16 bytes."},
+    {"LISTEN", PO_SET_TEXT, "127.0.0.1:8080", 0, 0,
+     "Address and port of the providers' doors and the orders API."},
+    {"ACCOUNTS_FILE", PO_SET_PATH, NULL, 0, 0,
+     "JSON file of the provider accounts (alias, mode, secret files)."},
+    {"API_TOKEN", PO_SET_SECRET, NULL, 0, 0,
+     "Bearer token of the shop's servers, at least 16 bytes."},
     {"HTTP_THREADS", PO_SET_INT, "2", 1, 64, "Threads that serve HTTP."},
-    {"WRITERS", PO_SET_INT, "2", 1, 64, "Threads that commit events in groups, a database connection each."},
-    {"ORDER_THREADS", PO_SET_INT, "4", 1, 64, "Threads of the orders API, a database connection each."},
-    {"UNDECIDED_WORKERS", PO_SET_INT, "2", 1, 64, "Threads that drain undecided events, a database connection each."},
+    {"WRITERS", PO_SET_INT, "2", 1, 64,
+     "Threads that commit events in groups, a database connection each."},
+    {"ORDER_THREADS", PO_SET_INT, "4", 1, 64,
+     "Threads of the orders API, a database connection each."},
+    {"UNDECIDED_WORKERS", PO_SET_INT, "2", 1, 64,
+     "Threads that drain undecided events, a database connection each."},
     {"BODY_LIMIT", PO_SET_BYTES, "1MiB", 1024, 16 << 20, "Largest request body."},
     {0},
 };
@@ -70,7 +76,8 @@ static bool open_http(const po_config *config, parts *p, po_err *err) {
                                .routes = p->routes,
                                .threads = (unsigned)po_config_int(config, "HTTP_THREADS"),
                                .body_limit = (size_t)po_config_int(config, "BODY_LIMIT"),
-                               .memory_limit = INTAKE_BYTES}; // a body is here, and copied there: 64 MiB in all
+                               .memory_limit =
+                                   INTAKE_BYTES}; // a body is here, and copied there: 64 MiB in all
     return po_http_open(&options, &p->http, err);
 }
 
@@ -86,14 +93,15 @@ static bool prepare(const po_pg_options *pg_options, po_err *ret_err) {
             *ret_err = err;
             return false;
         }
-        po_log_err(po_pg_is_deployment(&err) ? PO_ERROR : PO_WARN, "waiting for the database", &err);
+        po_log_err(po_pg_is_deployment(&err) ? PO_ERROR : PO_WARN, "waiting for the database",
+                   &err);
         po_life_wait(po_backoff_ms(attempt, 100, 5000));
     }
     return true;
 }
 
-static bool start(const po_config *config, const po_pg_options *pg, const po_pg_options *orders_pg, parts *p,
-                  po_err *err) {
+static bool start(const po_config *config, const po_pg_options *pg, const po_pg_options *orders_pg,
+                  parts *p, po_err *err) {
     intake_options in = {.pg = pg, .writers = (unsigned)po_config_int(config, "WRITERS")};
     orders_options orders = {.pg = orders_pg,
                              .token = po_config_text(config, "API_TOKEN"),
@@ -114,8 +122,8 @@ static bool start_workers(const po_config *config, const po_pg_options *pg, part
            sweep_start(pg, p->in, &p->sweep, err);
 }
 
-// Stop accepting → writers finish → every suspended connection resumed → stop the daemon; only then is memory freed
-// that a request on a connection kept alive still looks at.
+// Stop accepting → writers finish → every suspended connection resumed → stop the daemon; only then
+// is memory freed that a request on a connection kept alive still looks at.
 static void drain(parts *p) {
     po_ready_set(false);
     if (p->http) {
@@ -159,7 +167,8 @@ static bool run(const po_config *config, po_err *err) {
 int main(int argc, char **argv) {
     static const po_service service = {
         .name = "ingest",
-        .about = "Records what payment providers say, decides it, and leaves the events in its outbox.",
+        .about =
+            "Records what payment providers say, decides it, and leaves the events in its outbox.",
         .settings = SETTINGS,
         .migrations = migration_files,
         .declare_metrics = declare_metrics,

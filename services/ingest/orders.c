@@ -1,5 +1,6 @@
-// Commands of the shop. Each is one transaction: insert, then compare in a second statement (a repeat that raced the
-// first sees the first's row then); the order's lock; references (sorted); undecided rows; the outbox.
+// Commands of the shop. Each is one transaction: insert, then compare in a second statement (a
+// repeat that raced the first sees the first's row then); the order's lock; references (sorted);
+// undecided rows; the outbox.
 #include "orders.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
@@ -15,35 +16,51 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-enum { PUT_ORDER, LOCK_ORDER, READ_CONTACT, PUT_REFS, COUNT_REFS, PUT_CONTACT, RAISE_SEQUENCE, SHOW_ORDER };
+enum {
+    PUT_ORDER,
+    LOCK_ORDER,
+    READ_CONTACT,
+    PUT_REFS,
+    COUNT_REFS,
+    PUT_CONTACT,
+    RAISE_SEQUENCE,
+    SHOW_ORDER
+};
 static const po_stmt SQL[] = {
     [PUT_ORDER] = {"put_order",
-        "INSERT INTO ingest.shop_order (order_id, customer_id, purpose, item, policy, profile, accounts, live, currency,"
-        " exponent, price, max_discount, revoke_on_refund, expires_at, content, due)"
-        " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $11)"
-        " ON CONFLICT DO NOTHING RETURNING order_id"},
-    [LOCK_ORDER] = {"lock_order",
-        "SELECT content, policy, array_to_string(accounts, ' ') FROM ingest.shop_order WHERE order_id = $1"
-        " FOR NO KEY UPDATE"},
+                   "INSERT INTO ingest.shop_order (order_id, customer_id, purpose, item, policy, "
+                   "profile, accounts, live, currency,"
+                   " exponent, price, max_discount, revoke_on_refund, expires_at, content, due)"
+                   " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $11)"
+                   " ON CONFLICT DO NOTHING RETURNING order_id"},
+    [LOCK_ORDER] = {"lock_order", "SELECT content, policy, array_to_string(accounts, ' ') FROM "
+                                  "ingest.shop_order WHERE order_id = $1"
+                                  " FOR NO KEY UPDATE"},
     // Behind the lock, in a statement of its own: a locking one would not see anew what it joins.
-    [READ_CONTACT] = {"read_contact", "SELECT email, language FROM ingest.order_contact WHERE order_id = $1"},
-    [PUT_REFS] = {"put_order_refs",
-        "INSERT INTO ingest.order_ref (provider, kind, value, account, order_id, payment)"
-        " SELECT $1, kind, value, account, $2, '' FROM unnest($3::text[], $4::text[], $5::text[])"
-        " AS u(kind, value, account) ON CONFLICT DO NOTHING"},
+    [READ_CONTACT] = {"read_contact",
+                      "SELECT email, language FROM ingest.order_contact WHERE order_id = $1"},
+    [PUT_REFS] =
+        {"put_order_refs",
+         "INSERT INTO ingest.order_ref (provider, kind, value, account, order_id, payment)"
+         " SELECT $1, kind, value, account, $2, '' FROM unnest($3::text[], $4::text[], $5::text[])"
+         " AS u(kind, value, account) ON CONFLICT DO NOTHING"},
     [COUNT_REFS] = {"count_order_refs",
-        "SELECT count((SELECT 1 FROM ingest.order_ref r WHERE r.provider = $1 AND r.kind = u.kind AND r.value = u.value"
-        " AND r.account = u.account AND r.order_id = $2))"
-        " FROM unnest($3::text[], $4::text[], $5::text[]) AS u(kind, value, account)"},
-    [PUT_CONTACT] = {"put_contact",
-        "INSERT INTO ingest.order_contact (order_id, email, language) VALUES ($1, $2, $3)"
-        " ON CONFLICT (order_id) DO UPDATE SET email = excluded.email, language = excluded.language"},
-    [RAISE_SEQUENCE] = {"raise_sequence",
-        "UPDATE ingest.shop_order SET sequence = sequence + 1, has_contact = true WHERE order_id = $1"
-        " RETURNING sequence"},
-    [SHOW_ORDER] = {"show_order",
-        "SELECT order_id, customer_id, purpose, item, policy, state, verdict, reason, currency, exponent, price, due,"
-        " received, refunded, late, partial, over, qualification, sequence FROM ingest.shop_order WHERE order_id = $1"},
+                    "SELECT count((SELECT 1 FROM ingest.order_ref r WHERE r.provider = $1 AND "
+                    "r.kind = u.kind AND r.value = u.value"
+                    " AND r.account = u.account AND r.order_id = $2))"
+                    " FROM unnest($3::text[], $4::text[], $5::text[]) AS u(kind, value, account)"},
+    [PUT_CONTACT] =
+        {"put_contact",
+         "INSERT INTO ingest.order_contact (order_id, email, language) VALUES ($1, $2, $3)"
+         " ON CONFLICT (order_id) DO UPDATE SET email = excluded.email, language = "
+         "excluded.language"},
+    [RAISE_SEQUENCE] = {"raise_sequence", "UPDATE ingest.shop_order SET sequence = sequence + 1, "
+                                          "has_contact = true WHERE order_id = $1"
+                                          " RETURNING sequence"},
+    [SHOW_ORDER] = {"show_order", "SELECT order_id, customer_id, purpose, item, policy, state, "
+                                  "verdict, reason, currency, exponent, price, due,"
+                                  " received, refunded, late, partial, over, qualification, "
+                                  "sequence FROM ingest.shop_order WHERE order_id = $1"},
 };
 
 typedef struct answer {
@@ -81,8 +98,8 @@ struct orders {
 static po_metric *m_calls;
 
 void orders_declare_metrics(void) {
-    m_calls = po_metric_new(PO_COUNTER, "payonce_ingest_order_calls_total", "Calls of the orders API answered, by code.",
-                            "code");
+    m_calls = po_metric_new(PO_COUNTER, "payonce_ingest_order_calls_total",
+                            "Calls of the orders API answered, by code.", "code");
 }
 
 // --- Answers
@@ -90,9 +107,10 @@ void orders_declare_metrics(void) {
 static const struct {
     const char *code;
     unsigned status;
-} statuses[] = {{"invalid", 400},   {"json_syntax", 400},     {"json_depth", 400},       {"json_missing", 400},
-                {"json_type", 400}, {"json_range", 400},      {"unit_mismatch", 400},    {"inexact", 400},
-                {"overflow", 400},  {"not_found", 404},       {"order_differs", 409},    {"reference_taken", 409},
+} statuses[] = {{"invalid", 400},       {"json_syntax", 400},   {"json_depth", 400},
+                {"json_missing", 400},  {"json_type", 400},     {"json_range", 400},
+                {"unit_mismatch", 400}, {"inexact", 400},       {"overflow", 400},
+                {"not_found", 404},     {"order_differs", 409}, {"reference_taken", 409},
                 {"paid", 409}};
 
 static void answer_error(po_request *request, const po_err *err) {
@@ -105,7 +123,8 @@ static void answer_error(po_request *request, const po_err *err) {
     if (status == 503) {
         po_log_err(PO_WARN, "order call not done", err);
         po_count(m_calls, "unavailable", 1);
-        po_reply(request, 503, NULL, po_s("{\"error\":{\"code\":\"unavailable\",\"message\":\"send it again\"}}"), 1);
+        po_reply(request, 503, NULL,
+                 po_s("{\"error\":{\"code\":\"unavailable\",\"message\":\"send it again\"}}"), 1);
         return;
     }
     po_count(m_calls, status == 400 ? "invalid" : err->code, 1);
@@ -118,7 +137,7 @@ static void set_text(json_t *view, const char *name, const po_res *row, int col)
 }
 
 static bool show(po_pg *pg, po_arena *arena, po_str order_id, json_t **ret_view, po_err *err) {
-    static const char *const texts[] = {"order_id", "customer_id", "purpose", "item", "policy",
+    static const char *const texts[] = {"order_id", "customer_id", "purpose", "item",    "policy",
                                         "state",    "verdict",     "reason",  "currency"};
     static const char *const numbers[] = {"exponent", "price", "due", "received", "refunded"};
     static const char *const flags[] = {"late", "partial", "over"};
@@ -156,14 +175,19 @@ static void answer_view(po_request *request, const answer *answer) {
 static void answer_late(po_request *request, int64_t waited_ms) {
     (void)waited_ms;
     po_count(m_calls, "late", 1);
-    po_reply(request, 503, NULL, po_s("{\"error\":{\"code\":\"late\",\"message\":\"no answer in time; send it again\"}}"), 1);
+    po_reply(
+        request, 503, NULL,
+        po_s("{\"error\":{\"code\":\"late\",\"message\":\"no answer in time; send it again\"}}"),
+        1);
 }
 
 // --- Steps inside a command's transaction
 
-static bool insert_order(po_tx *tx, po_arena *arena, const registration *r, bool *ret_new, po_err *err) {
+static bool insert_order(po_tx *tx, po_arena *arena, const registration *r, bool *ret_new,
+                         po_err *err) {
     po_args *args = po_args_new(arena);
-    const po_str texts[] = {r->order_id, r->customer_id, r->purpose, r->item, po_s(r->policy->name), r->profile};
+    const po_str texts[] = {r->order_id, r->customer_id,        r->purpose,
+                            r->item,     po_s(r->policy->name), r->profile};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         po_arg_text(args, texts[i].p ? texts[i] : po_s(""));
     }
@@ -184,7 +208,8 @@ static bool insert_order(po_tx *tx, po_arena *arena, const registration *r, bool
     return true;
 }
 
-static po_args *ref_args(po_arena *arena, const char *provider, po_str order_id, const struct stated_ref *refs, size_t n) {
+static po_args *ref_args(po_arena *arena, const char *provider, po_str order_id,
+                         const struct stated_ref *refs, size_t n) {
     po_str *kinds = po_alloc_array(arena, n, sizeof *kinds);
     po_str *values = po_alloc_array(arena, n, sizeof *values);
     po_str *owners = po_alloc_array(arena, n, sizeof *owners);
@@ -203,21 +228,24 @@ static po_args *ref_args(po_arena *arena, const char *provider, po_str order_id,
 }
 
 // Insert, then count in a second statement: one that another order owns is not ours (P17).
-static bool insert_refs(po_tx *tx, po_arena *arena, const char *provider, po_str order_id, const struct stated_ref *refs,
-                        size_t n, po_err *err) {
+static bool insert_refs(po_tx *tx, po_arena *arena, const char *provider, po_str order_id,
+                        const struct stated_ref *refs, size_t n, po_err *err) {
     PO_AUTO(po_res_done) po_res *rows = NULL;
     if (n == 0) {
         return true;
     }
-    if (!po_pg_run(tx->pg, &SQL[PUT_REFS], ref_args(arena, provider, order_id, refs, n), NULL, err) ||
-        !po_pg_run(tx->pg, &SQL[COUNT_REFS], ref_args(arena, provider, order_id, refs, n), &rows, err)) {
+    if (!po_pg_run(tx->pg, &SQL[PUT_REFS], ref_args(arena, provider, order_id, refs, n), NULL,
+                   err) ||
+        !po_pg_run(tx->pg, &SQL[COUNT_REFS], ref_args(arena, provider, order_id, refs, n), &rows,
+                   err)) {
         return false;
     }
     return po_res_i64(rows, 0, 0) == (int64_t)n ||
            po_fail(err, PO_REFUSED, "reference_taken", "a reference belongs to another order");
 }
 
-static bool append_contact(po_tx *tx, po_arena *arena, const registration *r, trace trace, po_err *err) {
+static bool append_contact(po_tx *tx, po_arena *arena, const registration *r, trace trace,
+                           po_err *err) {
     po_args *args = po_args_new(arena), *raise = po_args_new(arena);
     po_arg_text(args, r->order_id);
     po_arg_text(args, r->email);
@@ -227,7 +255,8 @@ static bool append_contact(po_tx *tx, po_arena *arena, const registration *r, tr
     PO_AUTO(po_buf_done) po_buf body = {0};
     po_contact contact = {r->order_id, r->email, r->language};
     if (!po_pg_run(tx->pg, &SQL[PUT_CONTACT], args, NULL, err) ||
-        !po_pg_run(tx->pg, &SQL[RAISE_SEQUENCE], raise, &rows, err) || !po_contact_write(&contact, &body, err)) {
+        !po_pg_run(tx->pg, &SQL[RAISE_SEQUENCE], raise, &rows, err) ||
+        !po_contact_write(&contact, &body, err)) {
         return false;
     }
     int64_t now_us = po_now_us();
@@ -245,19 +274,21 @@ static bool append_contact(po_tx *tx, po_arena *arena, const registration *r, tr
     return po_pg_run(tx->pg, &ingest_outbox.put, po_outbox_args(arena, &row, 1), NULL, err);
 }
 
-static bool wake(po_tx *tx, po_arena *arena, const char *provider, po_str order_id, const struct stated_ref *refs, size_t n,
-                 po_err *err) {
+static bool wake(po_tx *tx, po_arena *arena, const char *provider, po_str order_id,
+                 const struct stated_ref *refs, size_t n, po_err *err) {
     po_str *keys = po_alloc_array(arena, n + 1, sizeof *keys);
     keys[0] = await_order(arena, order_id);
     for (size_t i = 0; i < n; i++) {
-        keys[i + 1] = await_ref(arena, po_s(provider), refs[i].account, refs[i].kind, refs[i].value);
+        keys[i + 1] =
+            await_ref(arena, po_s(provider), refs[i].account, refs[i].kind, refs[i].value);
     }
     return store_wake(tx->pg, arena, keys, n + 1, err);
 }
 
 // --- Register
 
-static bool is_contact_new(po_tx *tx, po_arena *arena, const registration *r, bool *ret_new, po_err *err) {
+static bool is_contact_new(po_tx *tx, po_arena *arena, const registration *r, bool *ret_new,
+                           po_err *err) {
     po_args *args = po_args_new(arena);
     po_arg_text(args, r->order_id);
     PO_AUTO(po_res_done) po_res *row = NULL;
@@ -271,8 +302,8 @@ static bool is_contact_new(po_tx *tx, po_arena *arena, const registration *r, bo
 }
 
 // A repeat: the same content, or 409; another address replaces the old one.
-static bool compare_order(po_tx *tx, po_arena *arena, const registration *r, trace trace, bool *ret_contact,
-                          po_err *err) {
+static bool compare_order(po_tx *tx, po_arena *arena, const registration *r, trace trace,
+                          bool *ret_contact, po_err *err) {
     po_args *args = po_args_new(arena);
     po_arg_text(args, r->order_id);
     PO_AUTO(po_res_done) po_res *row = NULL;
@@ -280,10 +311,13 @@ static bool compare_order(po_tx *tx, po_arena *arena, const registration *r, tra
         return false;
     }
     if (po_res_rows(row) == 0) {
-        return po_fail(err, PO_RETRY, "40001", "order %s was neither inserted nor found", r->order_id.p);
+        return po_fail(err, PO_RETRY, "40001", "order %s was neither inserted nor found",
+                       r->order_id.p);
     }
-    if (!po_str_eq(po_res_bytea(row, 0, 0), (po_str){(const char *)r->content, sizeof r->content})) {
-        return po_fail(err, PO_REFUSED, "order_differs", "the order is registered with other content");
+    if (!po_str_eq(po_res_bytea(row, 0, 0),
+                   (po_str){(const char *)r->content, sizeof r->content})) {
+        return po_fail(err, PO_REFUSED, "order_differs",
+                       "the order is registered with other content");
     }
     return is_contact_new(tx, arena, r, ret_contact, err) &&
            (!*ret_contact || append_contact(tx, arena, r, trace, err));
@@ -330,7 +364,8 @@ static bool run_show(orders *o, const job *job, po_pg *pg, answer *ret_answer, p
 
 // --- Cancel
 
-static bool hold_one(po_pg *pg, po_tx *tx, po_arena *arena, po_str order_id, held_order **ret_held, po_err *err) {
+static bool hold_one(po_pg *pg, po_tx *tx, po_arena *arena, po_str order_id, held_order **ret_held,
+                     po_err *err) {
     po_res *results[1 + STORE_HOLD_SENDS] = {0};
     size_t n = 0;
     bool ok = po_pipe_begin(pg, err) && po_tx_send_begin(pg, tx, err) &&
@@ -343,8 +378,8 @@ static bool hold_one(po_pg *pg, po_tx *tx, po_arena *arena, po_str order_id, hel
     return ok && (n == 1 || po_fail(err, PO_REFUSED, "not_found", "no such order"));
 }
 
-static bool write_cancel(po_pg *pg, po_tx *tx, po_arena *arena, held_order *held, const decision *decision,
-                         trace trace, po_err *err) {
+static bool write_cancel(po_pg *pg, po_tx *tx, po_arena *arena, held_order *held,
+                         const decision *decision, trace trace, po_err *err) {
     int64_t now_us = po_now_us();
     outcome canceled = {.held = held,
                         .decision = *decision,
@@ -414,7 +449,8 @@ static bool run_add_refs(orders *o, const job *job, po_pg *pg, answer *ret_answe
     }
     const json_t *list = po_json_array(body, "references");
     PO_AUTO(po_tx_done) po_tx tx = {0};
-    bool ok = json_array_size(list) > 0 || po_fail(err, PO_REFUSED, "invalid", "references: an array, not empty");
+    bool ok = json_array_size(list) > 0 ||
+              po_fail(err, PO_REFUSED, "invalid", "references: an array, not empty");
     ok = ok && po_tx_begin(pg, &tx, err) && add_refs(&tx, job->arena, job->order_id, list, err) &&
          show(pg, job->arena, job->order_id, &view, err) && po_tx_commit(&tx, err);
     json_decref(body);
@@ -443,9 +479,11 @@ static job *next_job(orders *o) {
     return taken;
 }
 
-// A session that fails for no fault of the call is replaced: its plans may be outgrown, its server a former primary.
+// A session that fails for no fault of the call is replaced: its plans may be outgrown, its server
+// a former primary.
 static bool run_job(orders *o, const job *job, po_pg **pg, answer *ret_answer, po_err *err) {
-    bool done = (*pg || store_open(o->options.pg, pg, err)) && job->run(o, job, *pg, ret_answer, err);
+    bool done =
+        (*pg || store_open(o->options.pg, pg, err)) && job->run(o, job, *pg, ret_answer, err);
     if (!done && err->kind != PO_REFUSED && !po_pg_is(err, "55P03")) {
         po_pg_close(pg);
     }
@@ -513,7 +551,9 @@ static void enqueue(po_request *request, orders *o, bool names_order,
     if (put(o, made, request)) {
         arena = NULL; // the job's
     } else {
-        answer_error(request, &(po_err){.kind = PO_RETRY, .code = "busy", .text = "too many calls are waiting"});
+        answer_error(
+            request,
+            &(po_err){.kind = PO_RETRY, .code = "busy", .text = "too many calls are waiting"});
     }
 }
 

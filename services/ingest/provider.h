@@ -1,18 +1,20 @@
-// A provider is a small struct of functions chosen by name: how its requests are verified and what its events
-// say. Adding one: a file with its struct, a line in providers[]. Pure: no clock, row or socket; never asserts on
-// data; safe from any thread.
+// A provider is a small struct of functions chosen by name: how its requests are verified and what
+// its events say. Adding one: a file with its struct, a line in providers[]. Pure: no clock, row or
+// socket; never asserts on data; safe from any thread.
 #pragma once
 #include "base/arena.h"
 #include "base/money.h"
 #include "base/str.h"
 
-// --- Facts: what an event says about an order's money. All merge commutatively and idempotently (facts.h).
+// --- Facts: what an event says about an order's money. All merge commutatively and idempotently
+// (facts.h).
 typedef enum fact_kind {
-    FACT_PAYMENT,      // object = payment key; a state, highest rank wins
-    FACT_REFUND,       // object = refund id, `payment` set; state pending < paid (= succeeded) < failed
+    FACT_PAYMENT, // object = payment key; a state, highest rank wins
+    FACT_REFUND,  // object = refund id, `payment` set; state pending < paid (= succeeded) < failed
     FACT_REFUND_TOTAL, // object = "CHARGE:CUMULATIVE"; a provider's cumulative amount for `payment`
-    FACT_EXPIRY,       // object = ""; the order's own expiry passed (sweep); outranked by every payment
-    FACT_MISMATCH,     // object = reason ("foreign_account", "foreign_profile", "route_conflict"): evidence, no money
+    FACT_EXPIRY,   // object = ""; the order's own expiry passed (sweep); outranked by every payment
+    FACT_MISMATCH, // object = reason ("foreign_account", "foreign_profile", "route_conflict"):
+                   // evidence, no money
 } fact_kind;
 
 typedef enum fact_state {
@@ -22,7 +24,7 @@ typedef enum fact_state {
     STATE_FAILED,
     STATE_EXPIRED,
     STATE_CANCELED,
-    STATE_PAID,        // SETTLED, paid, no_payment_required; of a refund: succeeded
+    STATE_PAID, // SETTLED, paid, no_payment_required; of a refund: succeeded
 } fact_state;
 
 #define NO_AMOUNT INT64_MIN
@@ -37,45 +39,49 @@ typedef struct fact {
     int rank;                 // provider's own order of states
     bool canceled_seen;       // CANCELED was stated at some time (contradiction with PAID)
     bool waived;              // no_payment_required was stated
-    int64_t amount;           // stated with PAID (or a refund's amount); NO_AMOUNT while missing. The smallest one.
-    int64_t amount_most;      // the largest one: differs from amount = contradiction
-    int64_t discount;         // largest discount stated by a paid session; 0 = none
-    int64_t at_us;            // earliest time the provider states for the winning state
+    int64_t amount;      // stated with PAID (or a refund's amount); NO_AMOUNT while missing. The
+                         // smallest one.
+    int64_t amount_most; // the largest one: differs from amount = contradiction
+    int64_t discount;    // largest discount stated by a paid session; 0 = none
+    int64_t at_us;       // earliest time the provider states for the winning state
 } fact;
 
 // A route to an order, and what an event teaches when its order is known.
 typedef struct reference {
-    po_str kind;    // "session", "payment_intent", "charge", "payment_hash"
+    po_str kind; // "session", "payment_intent", "charge", "payment_hash"
     po_str value;
     po_str payment; // the payment key it belongs to, empty when not known
 } reference;
 
 typedef enum disposition {
-    OBS_FACTS,      // has facts and/or references to apply
-    OBS_IGNORED,    // a type we do not use: recorded, nothing to decide
-    OBS_FOREIGN,    // of another account or mode: recorded apart (event_id has the prefix "foreign:"), never decided
-    OBS_QUARANTINE, // verified but unreadable: recorded with id "sha256:<hex>" or its own id, never decided
+    OBS_FACTS,   // has facts and/or references to apply
+    OBS_IGNORED, // a type we do not use: recorded, nothing to decide
+    OBS_FOREIGN, // of another account or mode: recorded apart (event_id has the prefix "foreign:"),
+                 // never decided
+    OBS_QUARANTINE, // verified but unreadable: recorded with id "sha256:<hex>" or its own id, never
+                    // decided
 } disposition;
 
 #define OBS_MAX 6
 typedef struct observation {
     disposition disposition;
-    po_str event_id;           // the provider's, ≤ 255 printable ASCII
-    po_str type;               // the provider's word, "checkout.session.completed"; "" when unreadable
-    po_str problem;            // why quarantined or foreign: a short code
-    uint8_t digest[32];        // content digest: SHA-256 over what was read
-    int64_t occurred_at_us;    // the provider's time of the event
-    reference refs[OBS_MAX];   // in order of strength
+    po_str event_id;        // the provider's, ≤ 255 printable ASCII
+    po_str type;            // the provider's word, "checkout.session.completed"; "" when unreadable
+    po_str problem;         // why quarantined or foreign: a short code
+    uint8_t digest[32];     // content digest: SHA-256 over what was read
+    int64_t occurred_at_us; // the provider's time of the event
+    reference refs[OBS_MAX]; // in order of strength
     size_t n_refs;
-    po_str order_id;           // metadata.order_id, or empty
-    po_str client_reference;   // client_reference_id, or empty; used only if the account allows it
+    po_str order_id;         // metadata.order_id, or empty
+    po_str client_reference; // client_reference_id, or empty; used only if the account allows it
     fact facts[OBS_MAX];
     size_t n_facts;
-    po_str refund_id;          // evidence for the outgoing event, or empty
-    po_str awaits_payment;     // a refund: the payment key that must be *paid* among the order's facts first;
-                               // empty when the payment must be found through refs[] of kind "charge"
-    bool needs_payment;        // true for refunds: undecided until its own payment is known
-    po_str profile;            // lightning: the node's profile, compared with the order's
+    po_str refund_id;      // evidence for the outgoing event, or empty
+    po_str awaits_payment; // a refund: the payment key that must be *paid* among the order's facts
+                           // first; empty when the payment must be found through refs[] of kind
+                           // "charge"
+    bool needs_payment;    // true for refunds: undecided until its own payment is known
+    po_str profile;        // lightning: the node's profile, compared with the order's
 } observation;
 
 // --- Accounts: an alias in the path is a configured account *and mode* with its secrets.
@@ -93,25 +99,34 @@ typedef struct header_value { // a request header: value OWS-trimmed, count of l
     unsigned count;
 } header_value;
 
-typedef enum verify_result { VERIFY_OK, VERIFY_MISSING, VERIFY_MALFORMED, VERIFY_WRONG, VERIFY_STALE } verify_result;
+typedef enum verify_result {
+    VERIFY_OK,
+    VERIFY_MISSING,
+    VERIFY_MALFORMED,
+    VERIFY_WRONG,
+    VERIFY_STALE
+} verify_result;
 
 typedef struct provider {
-    const char *name;            // "stripe": path segment and column value
-    const char *door;            // "webhooks" or "observations": first path segment
-    const char *headers[4];      // names that verify() and read() are given, NULL ended
-    // All candidates × secrets are compared in constant time; tolerance 300 s both ways (PROVIDERS a1, e).
-    verify_result (*verify)(const account *account, const header_value *headers, po_str body, int64_t now_us);
-    // Reads a verified body; everything in ret lives in the arena or the body. Never fails: what cannot be read
-    // is a QUARANTINE observation. `event_id` of quarantined ones: own id when readable, else "sha256:<hex>".
+    const char *name;       // "stripe": path segment and column value
+    const char *door;       // "webhooks" or "observations": first path segment
+    const char *headers[4]; // names that verify() and read() are given, NULL ended
+    // All candidates × secrets are compared in constant time; tolerance 300 s both ways (PROVIDERS
+    // a1, e).
+    verify_result (*verify)(const account *account, const header_value *headers, po_str body,
+                            int64_t now_us);
+    // Reads a verified body; everything in ret lives in the arena or the body. Never fails: what
+    // cannot be read is a QUARANTINE observation. `event_id` of quarantined ones: own id when
+    // readable, else "sha256:<hex>".
     void (*read)(const account *account, const header_value *headers, po_str body, po_arena *arena,
                  observation *ret_observation);
     // A secret's problem ("empty", "not base64", …) or NULL.
     const char *(*check_secret)(const char *secret);
 } provider;
 
-extern const provider *const providers[]; // NULL ended
+extern const provider *const providers[];   // NULL ended
 const provider *provider_find(po_str name); // NULL when unknown
 
-// Exponent of a currency at a provider ("stripe", "usd" or "USD"): per-provider table (PROVIDERS a6.6).
-// False for what is not three letters.
+// Exponent of a currency at a provider ("stripe", "usd" or "USD"): per-provider table (PROVIDERS
+// a6.6). False for what is not three letters.
 PO_MUST_CHECK bool stripe_unit(po_str currency, po_unit *ret_unit);

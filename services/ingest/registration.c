@@ -22,11 +22,15 @@ static bool is_word(po_str s, const char *const *words) {
 }
 
 static bool read_names(const json_t *body, po_arena *arena, registration *r, po_err *err) {
-    static const char *const purposes[] = {"deposit", "invoice", "package", "membership", "course", NULL};
+    static const char *const purposes[] = {"deposit",    "invoice", "package",
+                                           "membership", "course",  NULL};
     po_str policy = {0};
-    if (!po_json_id(body, "order_id", &r->order_id, err) || !po_json_id(body, "customer_id", &r->customer_id, err) ||
-        !po_json_id(body, "item", &r->item, err) || !po_json_str(body, "purpose", 20, &r->purpose, err) ||
-        !po_json_str(body, "policy", 40, &policy, err) || !po_json_str_opt(body, "profile", 255, &r->profile, err)) {
+    if (!po_json_id(body, "order_id", &r->order_id, err) ||
+        !po_json_id(body, "customer_id", &r->customer_id, err) ||
+        !po_json_id(body, "item", &r->item, err) ||
+        !po_json_str(body, "purpose", 20, &r->purpose, err) ||
+        !po_json_str(body, "policy", 40, &policy, err) ||
+        !po_json_str_opt(body, "profile", 255, &r->profile, err)) {
         return false;
     }
     r->policy = policy_find(policy);
@@ -53,8 +57,10 @@ static bool read_amount(const json_t *body, registration *r, po_err *err) {
     const json_t *amount = po_json_object(body, "amount");
     po_str currency = {0};
     int64_t exponent = 0, discount = 0;
-    if (!po_json_i64(amount, "minor", &r->price.minor, err) || !po_json_str(amount, "currency", 7, &currency, err) ||
-        !po_json_i64(amount, "exponent", &exponent, err) || !po_json_i64_opt(body, "max_discount", &discount, err)) {
+    if (!po_json_i64(amount, "minor", &r->price.minor, err) ||
+        !po_json_str(amount, "currency", 7, &currency, err) ||
+        !po_json_i64(amount, "exponent", &exponent, err) ||
+        !po_json_i64_opt(body, "max_discount", &discount, err)) {
         return po_wrap(err, "amount");
     }
     po_unit unit;
@@ -83,7 +89,8 @@ static int compare_text(const void *a, const void *b) {
     return po_str_cmp(*(const po_str *)a, *(const po_str *)b);
 }
 
-static bool read_accounts(const json_t *body, const accounts *all, po_arena *arena, registration *r, po_err *err) {
+static bool read_accounts(const json_t *body, const accounts *all, po_arena *arena, registration *r,
+                          po_err *err) {
     const json_t *list = po_json_array(body, "accounts");
     size_t n = json_array_size(list);
     if (n == 0 || n > MAX_LIST) {
@@ -93,7 +100,8 @@ static bool read_accounts(const json_t *body, const accounts *all, po_arena *are
     for (size_t i = 0; i < n; i++) {
         const json_t *one = json_array_get(list, i);
         po_str alias = {json_string_value(one), json_string_length(one)};
-        const account *account = alias.p ? accounts_find(all, po_s(r->policy->provider), alias) : NULL;
+        const account *account =
+            alias.p ? accounts_find(all, po_s(r->policy->provider), alias) : NULL;
         if (!account) {
             return invalid(err, "accounts: an alias is not configured for the policy's provider");
         }
@@ -133,8 +141,9 @@ static bool lists(po_str words, po_str word) {
     return false;
 }
 
-bool registration_read_refs(const json_t *list, const policy *policy, po_str allowed, po_arena *arena,
-                            struct stated_ref **ret_refs, size_t *ret_n, po_err *err) {
+bool registration_read_refs(const json_t *list, const policy *policy, po_str allowed,
+                            po_arena *arena, struct stated_ref **ret_refs, size_t *ret_n,
+                            po_err *err) {
     static const char *const stripe[] = {"session", "payment_intent", "charge", NULL};
     static const char *const lightning[] = {"payment_hash", NULL};
     const char *const *kinds = strcmp(policy->provider, "stripe") == 0 ? stripe : lightning;
@@ -145,14 +154,17 @@ bool registration_read_refs(const json_t *list, const policy *policy, po_str all
     struct stated_ref *refs = po_alloc_array(arena, n + 1, sizeof *refs);
     for (size_t i = 0; i < n; i++) {
         const json_t *one = json_array_get(list, i);
-        if (!po_json_id(one, "account", &refs[i].account, err) || !po_json_id(one, "kind", &refs[i].kind, err) ||
+        if (!po_json_id(one, "account", &refs[i].account, err) ||
+            !po_json_id(one, "kind", &refs[i].kind, err) ||
             !po_json_id(one, "value", &refs[i].value, err)) {
             return po_wrap(err, "references");
         }
         if (!is_word(refs[i].kind, kinds) || !lists(allowed, refs[i].account)) {
-            return invalid(err, "references: a kind of the policy's provider, an account of the order");
+            return invalid(err,
+                           "references: a kind of the policy's provider, an account of the order");
         }
-        refs[i] = (struct stated_ref){po_str_copy(arena, refs[i].account), po_str_copy(arena, refs[i].kind),
+        refs[i] = (struct stated_ref){po_str_copy(arena, refs[i].account),
+                                      po_str_copy(arena, refs[i].kind),
                                       po_str_copy(arena, refs[i].value)};
     }
     qsort(refs, n, sizeof *refs, compare_refs);
@@ -204,7 +216,8 @@ static bool read_contact(const json_t *body, po_arena *arena, registration *r, p
         return po_wrap(err, "contact");
     }
     if (!is_address(r->email) || (r->language.n && !po_is_id(r->language, 35))) {
-        return invalid(err, "contact: email is one plain address, language a tag such as en or pt-BR");
+        return invalid(err,
+                       "contact: email is one plain address, language a tag such as en or pt-BR");
     }
     r->email = po_str_copy(arena, r->email);
     r->language = po_str_copy(arena, r->language);
@@ -219,12 +232,14 @@ static void digest_text(po_buf *buf, po_str s) {
 
 static void digest_content(registration *r) {
     PO_AUTO(po_buf_done) po_buf buf = {0};
-    const po_str texts[] = {r->order_id, r->customer_id, r->purpose, r->item, po_s(r->policy->name), r->profile};
+    const po_str texts[] = {r->order_id, r->customer_id,        r->purpose,
+                            r->item,     po_s(r->policy->name), r->profile};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         digest_text(&buf, texts[i]);
     }
-    po_buf_printf(&buf, "%lld %s/%d %lld %d %lld;", (long long)r->price.minor, r->price.unit.currency,
-                  r->price.unit.exponent, (long long)r->max_discount, r->revoke_on_refund, (long long)r->expires_at_us);
+    po_buf_printf(&buf, "%lld %s/%d %lld %d %lld;", (long long)r->price.minor,
+                  r->price.unit.currency, r->price.unit.exponent, (long long)r->max_discount,
+                  r->revoke_on_refund, (long long)r->expires_at_us);
     for (size_t i = 0; i < r->n_accounts; i++) {
         digest_text(&buf, r->accounts[i]);
     }
@@ -238,9 +253,10 @@ static void digest_content(registration *r) {
 
 // A misspelt or mistyped member is refused, never passed over.
 static bool check_members(json_t *body, po_err *err) {
-    static const char *const known[] = {"order_id",   "customer_id", "purpose",  "item",         "amount",
-                                        "policy",     "accounts",    "profile",  "references",   "expires_at",
-                                        "contact",    "max_discount", "revoke_on_refund", NULL};
+    static const char *const known[] = {
+        "order_id", "customer_id",  "purpose",          "item",       "amount",
+        "policy",   "accounts",     "profile",          "references", "expires_at",
+        "contact",  "max_discount", "revoke_on_refund", NULL};
     const char *key;
     json_t *value;
     json_object_foreach(body, key, value) {
@@ -248,21 +264,23 @@ static bool check_members(json_t *body, po_err *err) {
             return po_fail(err, PO_REFUSED, "invalid", "%.100s: not a member of an order", key);
         }
     }
-    const json_t *refs = json_object_get(body, "references"), *contact = json_object_get(body, "contact");
-    if ((refs && !json_is_array(refs)) || (contact && !json_is_object(contact) && !json_is_null(contact))) {
+    const json_t *refs = json_object_get(body, "references"),
+                 *contact = json_object_get(body, "contact");
+    if ((refs && !json_is_array(refs)) ||
+        (contact && !json_is_object(contact) && !json_is_null(contact))) {
         return invalid(err, "references is an array, contact an object");
     }
     return true;
 }
 
-bool registration_read(json_t *body, const accounts *accounts, po_arena *arena, registration *ret_registration,
-                       po_err *err) {
+bool registration_read(json_t *body, const accounts *accounts, po_arena *arena,
+                       registration *ret_registration, po_err *err) {
     registration r = {0};
     if (!json_is_object(body)) {
         return invalid(err, "the body is not an object");
     }
-    if (!check_members(body, err) || !read_names(body, arena, &r, err) || !read_amount(body, &r, err) ||
-        !read_accounts(body, accounts, arena, &r, err)) {
+    if (!check_members(body, err) || !read_names(body, arena, &r, err) ||
+        !read_amount(body, &r, err) || !read_accounts(body, accounts, arena, &r, err)) {
         return false;
     }
     po_buf allowed = {0};
@@ -270,8 +288,8 @@ bool registration_read(json_t *body, const accounts *accounts, po_arena *arena, 
         po_buf_puts(&allowed, i ? " " : "");
         po_buf_put(&allowed, r.accounts[i].p, r.accounts[i].n);
     }
-    bool ok = registration_read_refs(po_json_array(body, "references"), r.policy, po_buf_view(&allowed), arena, &r.refs,
-                                     &r.n_refs, err) &&
+    bool ok = registration_read_refs(po_json_array(body, "references"), r.policy,
+                                     po_buf_view(&allowed), arena, &r.refs, &r.n_refs, err) &&
               read_terms(body, &r, err) && read_contact(body, arena, &r, err);
     po_buf_done(&allowed);
     if (!ok) {

@@ -1,4 +1,5 @@
-// An order as the shop's server states it (docs/orders.md): read, checked, put into the policy's unit. Pure.
+// An order as the shop's server states it (docs/orders.md): read, checked, put into the policy's
+// unit. Pure.
 #pragma once
 #include "accounts.h"
 #include "decide.h"
@@ -11,13 +12,13 @@ typedef struct registration {
     po_str *accounts; // sorted aliases
     size_t n_accounts;
     bool live;
-    po_money price;   // in the policy's unit
+    po_money price; // in the policy's unit
     int64_t max_discount;
     bool revoke_on_refund;
     int64_t expires_at_us; // 0 = never
     struct stated_ref {
         po_str account, kind, value;
-    } *refs;          // sorted by (kind, value, account), no repeats
+    } * refs; // sorted by (kind, value, account), no repeats
     size_t n_refs;
     po_str email, language; // email empty: no contact
     uint8_t content[32];    // SHA-256 of everything but the contact, after normalising
@@ -27,5 +28,6 @@ typedef struct registration {
 PO_MUST_CHECK bool registration_read(json_t *body, const accounts *accounts, po_arena *arena,
                                      registration *ret_registration, po_err *err);
 // The references of POST …/references, for an order of this policy and these accounts (as "a b c").
-PO_MUST_CHECK bool registration_read_refs(const json_t *list, const policy *policy, po_str allowed, po_arena *arena,
-                                          struct stated_ref **ret_refs, size_t *ret_n, po_err *err);
+PO_MUST_CHECK bool registration_read_refs(const json_t *list, const policy *policy, po_str allowed,
+                                          po_arena *arena, struct stated_ref **ret_refs,
+                                          size_t *ret_n, po_err *err);

@@ -1,5 +1,5 @@
-// Record, then decide, in one transaction. The batch keeps what its flights brought; find_routes() and
-// decide_event() are the thoughts, the rest moves columns.
+// Record, then decide, in one transaction. The batch keeps what its flights brought; find_routes()
+// and decide_event() are the thoughts, the rest moves columns.
 #include "settle.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
@@ -9,17 +9,22 @@
 enum { SET_LOCK_TIMEOUT, DROP_UNDECIDED, POSTPONE_UNDECIDED };
 static const po_stmt SQL[] = {
     [SET_LOCK_TIMEOUT] = {"set_lock_timeout", "SELECT set_config('lock_timeout', $1::text, true)"},
-    [DROP_UNDECIDED] = {"drop_undecided", "DELETE FROM ingest.undecided WHERE event = $1 AND lease_token = $2"},
-    // ≤ 30 s apart for the first hour, then thinning out; after 72 h unmatched: kept, woken by its references only.
+    [DROP_UNDECIDED] = {"drop_undecided",
+                        "DELETE FROM ingest.undecided WHERE event = $1 AND lease_token = $2"},
+    // ≤ 30 s apart for the first hour, then thinning out; after 72 h unmatched: kept, woken by its
+    // references only.
     [POSTPONE_UNDECIDED] = {"postpone_undecided",
-        "UPDATE ingest.undecided SET reason = $3, awaits = string_to_array($4, E'\\n'), attempts = attempts + 1,"
-        " lease_token = NULL, lease_until = NULL, last_error = '',"
-        " unmatched = created_at < now() - interval '72 hours',"
-        " due_at = now() + CASE WHEN $4 = '' THEN interval '50 milliseconds'"
-        " WHEN created_at > now() - interval '10 minutes' THEN least(interval '1 second' * 2 ^ least(attempts, 5),"
-        " interval '30 seconds') ELSE least(greatest(interval '30 seconds', (now() - created_at) / 120),"
-        " interval '1 hour') END"
-        " WHERE event = $1 AND lease_token = $2"},
+                            "UPDATE ingest.undecided SET reason = $3, awaits = string_to_array($4, "
+                            "E'\\n'), attempts = attempts + 1,"
+                            " lease_token = NULL, lease_until = NULL, last_error = '',"
+                            " unmatched = created_at < now() - interval '72 hours',"
+                            " due_at = now() + CASE WHEN $4 = '' THEN interval '50 milliseconds'"
+                            " WHEN created_at > now() - interval '10 minutes' THEN least(interval "
+                            "'1 second' * 2 ^ least(attempts, 5),"
+                            " interval '30 seconds') ELSE least(greatest(interval '30 seconds', "
+                            "(now() - created_at) / 120),"
+                            " interval '1 hour') END"
+                            " WHERE event = $1 AND lease_token = $2"},
 };
 
 typedef struct batch {
@@ -29,18 +34,18 @@ typedef struct batch {
     settle_report *report;
     event *const *events; // in batch order
     size_t n;
-    event **keys;         // sorted by key; repeats adjacent, batch order among them
-    event **unique;       // the first of each key
+    event **keys;   // sorted by key; repeats adjacent, batch order among them
+    event **unique; // the first of each key
     size_t n_unique;
 
-    known_ref *asked;     // references looked up; an event's begin at its first_ref
+    known_ref *asked; // references looked up; an event's begin at its first_ref
     size_t n_asked;
     po_res *refs, *routes; // results of the look-ups, or NULL
     held_order *held;
     size_t n_held;
 
     batch_writes writes;
-    uint32_t *taught_at;  // see taught_slot(); NULL before deciding
+    uint32_t *taught_at; // see taught_slot(); NULL before deciding
     size_t taught_mask;
     int64_t now_us;
 } batch;
@@ -98,8 +103,9 @@ static void ask_refs(batch *b) {
         event *e = b->unique[i];
         e->first_ref = b->n_asked;
         for (size_t r = 0; e->obs.disposition == OBS_FACTS && r < e->obs.n_refs; r++) {
-            b->asked[b->n_asked++] =
-                (known_ref){.provider = e->provider, .kind = e->obs.refs[r].kind, .value = e->obs.refs[r].value};
+            b->asked[b->n_asked++] = (known_ref){.provider = e->provider,
+                                                 .kind = e->obs.refs[r].kind,
+                                                 .value = e->obs.refs[r].value};
         }
     }
 }
@@ -206,8 +212,8 @@ static bool first_flight(batch *b, po_tx *tx, po_err *err) {
 typedef struct route {
     po_str orders[2]; // two different ones = a conflict
     size_t n;
-    bool foreign;     // found by a reference that another account of ours registered
-    po_str payment;   // of a known charge
+    bool foreign;   // found by a reference that another account of ours registered
+    po_str payment; // of a known charge
 } route;
 
 static void add_route(route *r, po_str order_id) {
@@ -301,8 +307,9 @@ static const known_ref *find_taught(const batch *b, const event *e, const refere
     return place ? &b->writes.taught[place - 1] : NULL;
 }
 
-// What the look-up found of reference i; true when the event's own account has it. One that pays a thing registered at
-// another account of ours is foreign, unless its own account has it for the same order.
+// What the look-up found of reference i; true when the event's own account has it. One that pays a
+// thing registered at another account of ours is foreign, unless its own account has it for the
+// same order.
 static bool note_known(const batch *b, route *r, const event *e, size_t i) {
     int first = ref_row(b, e->first_ref + i), end = ref_row(b, e->first_ref + i + 1);
     po_str own = {0};
@@ -313,7 +320,8 @@ static bool note_known(const batch *b, route *r, const event *e, size_t i) {
         }
     }
     for (int row = first; row < end && ref_is_global(e->obs.refs[i].kind); row++) {
-        if (!po_str_eq(po_res_text(b->refs, row, 1), e->alias) && !po_str_eq(po_res_text(b->refs, row, 2), own) &&
+        if (!po_str_eq(po_res_text(b->refs, row, 1), e->alias) &&
+            !po_str_eq(po_res_text(b->refs, row, 2), own) &&
             po_res_bool(b->refs, row, 4) == e->account->live) {
             add_route(r, po_res_text(b->refs, row, 2));
             r->foreign = true;
@@ -346,8 +354,8 @@ static int compare_ids(const void *a, const void *b) {
     return po_str_cmp(*(const po_str *)a, *(const po_str *)b);
 }
 
-// Every order that an event of the batch may move, sorted, once. In-batch teaching adds none: the teacher's order is
-// here already.
+// Every order that an event of the batch may move, sorted, once. In-batch teaching adds none: the
+// teacher's order is here already.
 static size_t orders_to_hold(const batch *b, po_str **ret_ids) {
     po_str *ids = po_alloc_array(b->arena, 2 * b->n_unique + 1, sizeof *ids);
     size_t n = 0;
@@ -376,17 +384,19 @@ static size_t orders_to_hold(const batch *b, po_str **ret_ids) {
 static void judge_repeats(batch *b, size_t first, size_t end, const uint8_t *stored) {
     for (size_t i = first; i < end; i++) {
         if (b->keys[i]->same != EVENT_RECORDED) {
-            b->keys[i]->same = memcmp(b->keys[i]->obs.digest, stored, 32) == 0 ? EVENT_DUPLICATE : EVENT_CONFLICT;
+            b->keys[i]->same =
+                memcmp(b->keys[i]->obs.digest, stored, 32) == 0 ? EVENT_DUPLICATE : EVENT_CONFLICT;
         }
     }
 }
 
-// Same or different: against the recorded digest, wherever it was recorded (DESIGN §2.3). `stored` has the keys that
-// the insert left out, in our order.
+// Same or different: against the recorded digest, wherever it was recorded. `stored` has the keys
+// that the insert left out, in our order.
 static bool note_same(batch *b, const po_res *stored, po_err *err) {
     int row = 0;
     for (size_t first = 0, end; first < b->n; first = end) {
-        for (end = first + 1; end < b->n && compare_keys(b->keys[first], b->keys[end]) == 0; end++) {
+        for (end = first + 1; end < b->n && compare_keys(b->keys[first], b->keys[end]) == 0;
+             end++) {
         }
         const event *recorded = b->keys[first];
         if (recorded->same == EVENT_RECORDED) {
@@ -397,7 +407,8 @@ static bool note_same(batch *b, const po_res *stored, po_err *err) {
         event key = more ? row_key(stored, row, 0) : (event){0};
         po_str digest = more ? po_res_bytea(stored, row++, 3) : (po_str){0};
         if (digest.n != 32 || compare_keys(&key, recorded) != 0) {
-            return po_fail(err, PO_RETRY, "40001", "event %s was neither inserted nor found", recorded->obs.event_id.p);
+            return po_fail(err, PO_RETRY, "40001", "event %s was neither inserted nor found",
+                           recorded->obs.event_id.p);
         }
         judge_repeats(b, first, end, (const uint8_t *)digest.p);
     }
@@ -424,7 +435,8 @@ static bool second_flight(batch *b, po_err *err) {
     po_res *results[1 + STORE_HOLD_SENDS] = {0};
     bool ok = sends == 0 || po_pipe_sync(b->pg, results, sends, err);
     ok = ok && (b->options->token || note_same(b, n_repeats ? results[0] : NULL, err));
-    ok = ok && (n_ids == 0 || store_read_hold(b->arena, &results[n_repeats > 0], &b->held, &b->n_held, err));
+    ok = ok && (n_ids == 0 ||
+                store_read_hold(b->arena, &results[n_repeats > 0], &b->held, &b->n_held, err));
     for (size_t i = 0; i < sends; i++) {
         po_res_done(&results[i]);
     }
@@ -450,7 +462,8 @@ static waiting *leave_waiting(batch *b, const event *e, const char *reason) {
 static void wait_for_order(batch *b, const event *e) {
     waiting *w = leave_waiting(b, e, "order_unknown");
     for (size_t i = 0; i < e->obs.n_refs; i++) {
-        w->awaits[w->n_awaits++] = await_ref(b->arena, e->provider, e->alias, e->obs.refs[i].kind, e->obs.refs[i].value);
+        w->awaits[w->n_awaits++] =
+            await_ref(b->arena, e->provider, e->alias, e->obs.refs[i].kind, e->obs.refs[i].value);
     }
     if (e->obs.order_id.n) {
         w->awaits[w->n_awaits++] = await_order(b->arena, e->obs.order_id);
@@ -470,13 +483,15 @@ static void teach(batch *b, const event *e, const bool unknown[OBS_MAX], po_str 
         b->writes.taught[b->writes.n_taught++] =
             (known_ref){e->provider, ref->kind, ref->value, e->alias, order_id, ref->payment};
         *slot = (uint32_t)b->writes.n_taught;
-        b->writes.woken[b->writes.n_woken++] = await_ref(b->arena, e->provider, e->alias, ref->kind, ref->value);
+        b->writes.woken[b->writes.n_woken++] =
+            await_ref(b->arena, e->provider, e->alias, ref->kind, ref->value);
     }
 }
 
 static po_str known_payment(const batch *b, const event *e, size_t i) {
     const known_ref *taught = find_taught(b, e, &e->obs.refs[i]);
-    for (int row = ref_row(b, e->first_ref + i), end = ref_row(b, e->first_ref + i + 1); row < end; row++) {
+    for (int row = ref_row(b, e->first_ref + i), end = ref_row(b, e->first_ref + i + 1); row < end;
+         row++) {
         if (po_str_eq(po_res_text(b->refs, row, 1), e->alias)) {
             return po_res_text(b->refs, row, 3);
         }
@@ -484,15 +499,19 @@ static po_str known_payment(const batch *b, const event *e, size_t i) {
     return taught ? taught->payment : (po_str){0};
 }
 
-// A charge that the shop, or a refund, named without its payment learns it: by the charge alone its refunds find it.
+// A charge that the shop, or a refund, named without its payment learns it: by the charge alone its
+// refunds find it.
 static void learn_payments(batch *b, const event *e) {
     for (size_t i = 0; i < e->obs.n_refs; i++) {
         const reference *ref = &e->obs.refs[i];
         if (po_str_is(ref->kind, "charge") && ref->payment.n && !known_payment(b, e, i).n) {
-            b->writes.learned[b->writes.n_learned++] =
-                (known_ref){.provider = e->provider, .kind = ref->kind, .value = ref->value, .account = e->alias,
-                            .payment = ref->payment};
-            b->writes.woken[b->writes.n_woken++] = await_ref(b->arena, e->provider, e->alias, ref->kind, ref->value);
+            b->writes.learned[b->writes.n_learned++] = (known_ref){.provider = e->provider,
+                                                                   .kind = ref->kind,
+                                                                   .value = ref->value,
+                                                                   .account = e->alias,
+                                                                   .payment = ref->payment};
+            b->writes.woken[b->writes.n_woken++] =
+                await_ref(b->arena, e->provider, e->alias, ref->kind, ref->value);
         }
     }
 }
@@ -501,7 +520,8 @@ static void wake_payments(batch *b, const event *e) {
     for (size_t i = 0; i < e->obs.n_facts; i++) {
         const fact *f = &e->obs.facts[i];
         if (f->kind == FACT_PAYMENT && f->state == STATE_PAID) {
-            b->writes.woken[b->writes.n_woken++] = await_payment(b->arena, e->provider, e->alias, f->object);
+            b->writes.woken[b->writes.n_woken++] =
+                await_payment(b->arena, e->provider, e->alias, f->object);
         }
     }
 }
@@ -541,8 +561,9 @@ static void decide_mismatch(batch *b, const event *e, held_order *held, const ch
     decide_on(b, e, held, obs);
 }
 
-// A refund is applied only when its own payment is known (DESIGN §2.4). True when it may be decided now.
-static bool payment_known(batch *b, const event *e, const held_order *held, const route *found, observation *obs) {
+// A refund is applied only when its own payment is known. True when it may be decided now.
+static bool payment_known(batch *b, const event *e, const held_order *held, const route *found,
+                          observation *obs) {
     po_str payment = obs->awaits_payment.n ? obs->awaits_payment : found->payment;
     if (!payment.n) {
         waiting *w = leave_waiting(b, e, "payment_unknown");
@@ -610,7 +631,8 @@ static void decide_all(batch *b) {
     }
     b->taught_at = po_alloc_array(b->arena, b->taught_mask, sizeof *b->taught_at);
     b->taught_mask--;
-    w->learned = po_alloc_array(b->arena, b->n_unique + 1, sizeof *w->learned); // an event names at most one charge
+    w->learned = po_alloc_array(b->arena, b->n_unique + 1,
+                                sizeof *w->learned); // an event names at most one charge
     w->waitings = po_alloc_array(b->arena, b->n_unique + 1, sizeof *w->waitings);
     w->woken = po_alloc_array(b->arena, 2 * OBS_MAX * b->n_unique + 1, sizeof *w->woken);
     for (size_t i = 0; i < b->n; i++) {
@@ -700,7 +722,8 @@ static bool third_flight(batch *b, po_tx *tx, po_err *err) {
     if (b->options->token) {
         b->writes.n_waitings = 0; // the row is there already
     }
-    if (!send_conflicts(b, &sends, err) || !store_send_writes(b->pg, b->arena, &b->writes, &sends, err)) {
+    if (!send_conflicts(b, &sends, err) ||
+        !store_send_writes(b->pg, b->arena, &b->writes, &sends, err)) {
         return false;
     }
     if (b->options->token) {
@@ -718,10 +741,15 @@ static bool third_flight(batch *b, po_tx *tx, po_err *err) {
     return store_send_wake(b->pg, b->arena, &b->writes, &sends, err) && po_tx_commit(tx, err);
 }
 
-bool settle(po_pg *pg, po_arena *arena, event *const *events, size_t n, const settle_options *options,
-            settle_report *ret_report, po_err *err) {
+bool settle(po_pg *pg, po_arena *arena, event *const *events, size_t n,
+            const settle_options *options, settle_report *ret_report, po_err *err) {
     *ret_report = (settle_report){.phase = PHASE_RECORD};
-    batch b = {.pg = pg, .arena = arena, .options = options, .report = ret_report, .events = events, .n = n,
+    batch b = {.pg = pg,
+               .arena = arena,
+               .options = options,
+               .report = ret_report,
+               .events = events,
+               .n = n,
                .now_us = po_now_us()};
     sort_keys(&b);
     PO_AUTO(po_tx_done) po_tx tx = {0};
@@ -747,13 +775,19 @@ bool settle(po_pg *pg, po_arena *arena, event *const *events, size_t n, const se
 event settle_expiry_event(po_arena *arena, po_str order_id, int64_t expires_at_us) {
     event e = {.provider = po_s("payonce"), .alias = po_s("clock"), .raw = po_s("")};
     e.obs = (observation){.disposition = OBS_FACTS,
-                          .event_id = po_s(po_printf(arena, "expired:%.*s", (int)order_id.n, order_id.p)),
+                          .event_id =
+                              po_s(po_printf(arena, "expired:%.*s", (int)order_id.n, order_id.p)),
                           .type = po_s("order.expired"),
                           .occurred_at_us = expires_at_us,
                           .order_id = order_id,
                           .n_facts = 1};
-    e.obs.facts[0] = (fact){.kind = FACT_EXPIRY, .provider = e.provider, .account = e.alias, .state = STATE_EXPIRED,
-                            .amount = NO_AMOUNT, .amount_most = NO_AMOUNT, .at_us = expires_at_us};
+    e.obs.facts[0] = (fact){.kind = FACT_EXPIRY,
+                            .provider = e.provider,
+                            .account = e.alias,
+                            .state = STATE_EXPIRED,
+                            .amount = NO_AMOUNT,
+                            .amount_most = NO_AMOUNT,
+                            .at_us = expires_at_us};
     po_sha256(e.obs.event_id, e.obs.digest);
     po_sha256(e.raw, e.raw_sha256);
     return e;

@@ -1,8 +1,9 @@
 // The SQL of ingest, set-based: parameters are columns, cut out of C structs by `column()`.
-// A statement's plan is kept, perhaps from the first event of an empty database until its tables are analysed, so
-// each has one sensible plan by its shape: the session scans no table that has an index, and a batch is looked up
-// row by row. LATERAL … OFFSET 0, and `= ANY (ARRAY[column])` where the table is written, keep the planner from
-// walking the table instead and searching each row in the batch; `+ 0` keeps it from walking the key for its order.
+// A statement's plan is kept, perhaps from the first event of an empty database until its tables
+// are analysed, so each has one sensible plan by its shape: the session scans no table that has an
+// index, and a batch is looked up row by row. LATERAL … OFFSET 0, and `= ANY (ARRAY[column])` where
+// the table is written, keep the planner from walking the table instead and searching each row in
+// the batch; `+ 0` keeps it from walking the key for its order.
 #include "store.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
@@ -13,113 +14,167 @@
 const po_outbox ingest_outbox = PO_OUTBOX("ingest");
 
 enum {
-    PUT_EVENTS, FIND_REFS, FIND_ROUTES, COMPARE_EVENTS, PUT_CONFLICTS, LOCK_ORDERS, LOCK_ORDERS_SKIP,
-    READ_ORDERS, READ_FACTS, PUT_FACTS, PUT_DECISIONS, MOVE_ORDERS, PUT_REFS, LEARN_PAYMENTS, PUT_UNDECIDED, WAKE_UNDECIDED,
+    PUT_EVENTS,
+    FIND_REFS,
+    FIND_ROUTES,
+    COMPARE_EVENTS,
+    PUT_CONFLICTS,
+    LOCK_ORDERS,
+    LOCK_ORDERS_SKIP,
+    READ_ORDERS,
+    READ_FACTS,
+    PUT_FACTS,
+    PUT_DECISIONS,
+    MOVE_ORDERS,
+    PUT_REFS,
+    LEARN_PAYMENTS,
+    PUT_UNDECIDED,
+    WAKE_UNDECIDED,
 };
 
 static const po_stmt SQL[] = {
-    [PUT_EVENTS] = {"put_events",
-        "INSERT INTO ingest.provider_event (provider, account, event_id, type, disposition, problem, digest,"
-        " raw_sha256, raw, headers, traceparent, tracestate, occurred_at)"
-        " SELECT provider, account, event_id, type, disposition, problem, digest, raw_sha256, raw,"
-        " CASE WHEN headers = '' THEN '{}' ELSE string_to_array(headers, E'\\n') END, traceparent, tracestate,"
-        " occurred_at"
-        " FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::bytea[],"
-        " $8::bytea[], $9::bytea[], $10::text[], $11::text[], $12::text[], $13::timestamptz[])"
-        " AS u(provider, account, event_id, type, disposition, problem, digest, raw_sha256, raw, headers,"
-        " traceparent, tracestate, occurred_at)"
-        " ON CONFLICT DO NOTHING RETURNING id, provider, account, event_id"},
-    [FIND_REFS] = {"find_refs",
-        "SELECT u.i, r.account, r.order_id, r.payment, r.live"
-        " FROM unnest($1::int4[], $2::text[], $3::text[], $4::text[]) AS u(i, provider, kind, value)"
-        " CROSS JOIN LATERAL (SELECT account, order_id, payment,"
-        " (SELECT live FROM ingest.shop_order o WHERE o.order_id = r.order_id) FROM ingest.order_ref r"
-        " WHERE r.provider = u.provider AND r.kind = u.kind AND r.value = u.value OFFSET 0) r"
-        " ORDER BY u.i"},
+    [PUT_EVENTS] =
+        {"put_events",
+         "INSERT INTO ingest.provider_event (provider, account, event_id, type, disposition, "
+         "problem, digest,"
+         " raw_sha256, raw, headers, traceparent, tracestate, occurred_at)"
+         " SELECT provider, account, event_id, type, disposition, problem, digest, raw_sha256, raw,"
+         " CASE WHEN headers = '' THEN '{}' ELSE string_to_array(headers, E'\\n') END, "
+         "traceparent, tracestate,"
+         " occurred_at"
+         " FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], "
+         "$7::bytea[],"
+         " $8::bytea[], $9::bytea[], $10::text[], $11::text[], $12::text[], $13::timestamptz[])"
+         " AS u(provider, account, event_id, type, disposition, problem, digest, raw_sha256, raw, "
+         "headers,"
+         " traceparent, tracestate, occurred_at)"
+         " ON CONFLICT DO NOTHING RETURNING id, provider, account, event_id"},
+    [FIND_REFS] =
+        {"find_refs",
+         "SELECT u.i, r.account, r.order_id, r.payment, r.live"
+         " FROM unnest($1::int4[], $2::text[], $3::text[], $4::text[]) AS u(i, provider, kind, "
+         "value)"
+         " CROSS JOIN LATERAL (SELECT account, order_id, payment,"
+         " (SELECT live FROM ingest.shop_order o WHERE o.order_id = r.order_id) FROM "
+         "ingest.order_ref r"
+         " WHERE r.provider = u.provider AND r.kind = u.kind AND r.value = u.value OFFSET 0) r"
+         " ORDER BY u.i"},
     [FIND_ROUTES] = {"find_routes",
-        "SELECT order_id, live, array_to_string(accounts, ' ') FROM ingest.shop_order"
-        " WHERE order_id = ANY($1::text[]) ORDER BY order_id"},
+                     "SELECT order_id, live, array_to_string(accounts, ' ') FROM ingest.shop_order"
+                     " WHERE order_id = ANY($1::text[]) ORDER BY order_id"},
     [COMPARE_EVENTS] = {"compare_events",
-        "SELECT u.provider, u.account, u.event_id, e.digest"
-        " FROM unnest($1::text[], $2::text[], $3::text[]) WITH ORDINALITY AS u(provider, account, event_id, i)"
-        " CROSS JOIN LATERAL (SELECT digest FROM ingest.provider_event e WHERE e.provider = u.provider"
-        " AND e.account = u.account AND e.event_id = u.event_id OFFSET 0) e"
-        " ORDER BY u.i"},
-    [PUT_CONFLICTS] = {"put_conflicts",
-        "INSERT INTO ingest.event_conflict (provider, account, event_id, digest, raw_sha256, raw)"
-        " SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::bytea[], $5::bytea[], $6::bytea[])"
-        " ON CONFLICT DO NOTHING"},
-    [LOCK_ORDERS] = {"lock_orders",
-        "SELECT order_id FROM ingest.shop_order WHERE order_id = ANY($1::text[]) ORDER BY order_id"
-        " FOR NO KEY UPDATE"},
-    [LOCK_ORDERS_SKIP] = {"lock_orders_skip",
-        "SELECT order_id FROM ingest.shop_order WHERE order_id = ANY($1::text[]) ORDER BY order_id"
-        " FOR NO KEY UPDATE SKIP LOCKED"},
+                        "SELECT u.provider, u.account, u.event_id, e.digest"
+                        " FROM unnest($1::text[], $2::text[], $3::text[]) WITH ORDINALITY AS "
+                        "u(provider, account, event_id, i)"
+                        " CROSS JOIN LATERAL (SELECT digest FROM ingest.provider_event e WHERE "
+                        "e.provider = u.provider"
+                        " AND e.account = u.account AND e.event_id = u.event_id OFFSET 0) e"
+                        " ORDER BY u.i"},
+    [PUT_CONFLICTS] =
+        {"put_conflicts",
+         "INSERT INTO ingest.event_conflict (provider, account, event_id, digest, raw_sha256, raw)"
+         " SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::bytea[], $5::bytea[], "
+         "$6::bytea[])"
+         " ON CONFLICT DO NOTHING"},
+    [LOCK_ORDERS] =
+        {"lock_orders",
+         "SELECT order_id FROM ingest.shop_order WHERE order_id = ANY($1::text[]) ORDER BY order_id"
+         " FOR NO KEY UPDATE"},
+    [LOCK_ORDERS_SKIP] =
+        {"lock_orders_skip",
+         "SELECT order_id FROM ingest.shop_order WHERE order_id = ANY($1::text[]) ORDER BY order_id"
+         " FOR NO KEY UPDATE SKIP LOCKED"},
     [READ_ORDERS] = {"read_orders",
-        "SELECT order_id, policy, currency, exponent, price, max_discount, expires_at, profile, canceled_by_shop,"
-        " state, verdict, reason, due, received, refunded, late, partial, over, qualification, sequence,"
-        " customer_id, purpose, item, has_contact, expiry_swept"
-        " FROM ingest.shop_order WHERE order_id = ANY($1::text[]) ORDER BY order_id"},
+                     "SELECT order_id, policy, currency, exponent, price, max_discount, "
+                     "expires_at, profile, canceled_by_shop,"
+                     " state, verdict, reason, due, received, refunded, late, partial, over, "
+                     "qualification, sequence,"
+                     " customer_id, purpose, item, has_contact, expiry_swept"
+                     " FROM ingest.shop_order WHERE order_id = ANY($1::text[]) ORDER BY order_id"},
     [READ_FACTS] = {"read_facts",
-        "SELECT order_id, provider, account, kind, object, currency, exponent, payment, state, rank, canceled_seen,"
-        " waived, amount, amount_most, discount, at"
-        " FROM ingest.fact WHERE order_id = ANY($1::text[])"
-        " ORDER BY order_id, provider, account, kind, object, currency, exponent"},
-    [PUT_FACTS] = {"put_facts",
-        "INSERT INTO ingest.fact (order_id, provider, account, kind, object, currency, exponent, payment, state, rank,"
-        " canceled_seen, waived, amount, amount_most, discount, at)"
-        " SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::int4[],"
-        " $8::text[], $9::text[], $10::int4[], $11::bool[], $12::bool[], $13::int8[], $14::int8[], $15::int8[],"
-        " $16::timestamptz[])"
-        " ON CONFLICT (order_id, provider, account, kind, object, currency, exponent) DO UPDATE SET"
-        " payment = excluded.payment, state = excluded.state, rank = excluded.rank,"
-        " canceled_seen = excluded.canceled_seen, waived = excluded.waived, amount = excluded.amount,"
-        " amount_most = excluded.amount_most, discount = excluded.discount, at = excluded.at"},
-    [PUT_DECISIONS] = {"put_decisions",
-        "INSERT INTO ingest.decision (decision_id, order_id, event, policy, policy_version, verdict, reason, why,"
-        " emits, state, due, received, refunded, qualification, sequence, facts, decided_at)"
-        " SELECT a, b, nullif(c, 0), d, e, f, g, h, i, j, k, l, m, n, o, p::jsonb, q"
-        " FROM unnest($1::uuid[], $2::text[], $3::int8[], $4::text[], $5::int4[], $6::text[], $7::text[], $8::text[],"
-        " $9::text[], $10::text[], $11::int8[], $12::int8[], $13::int8[], $14::int4[], $15::int8[], $16::text[],"
-        " $17::timestamptz[]) AS u(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q)"},
-    [MOVE_ORDERS] = {"move_orders",
-        "UPDATE ingest.shop_order s SET state = u.state, verdict = u.verdict, reason = u.reason, due = u.due,"
-        " received = u.received, refunded = u.refunded, late = u.late, partial = u.partial, over = u.over,"
-        " qualification = u.qualification, sequence = u.sequence, canceled_by_shop = u.canceled,"
-        " expiry_swept = u.swept, has_contact = u.contact"
-        " FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::int8[], $6::int8[], $7::int8[], $8::bool[],"
-        " $9::bool[], $10::bool[], $11::int4[], $12::int8[], $13::bool[], $14::bool[], $15::bool[])"
-        " AS u(order_id, state, verdict, reason, due, received, refunded, late, partial, over, qualification,"
-        " sequence, canceled, swept, contact) WHERE s.order_id = ANY (ARRAY[u.order_id])"},
+                    "SELECT order_id, provider, account, kind, object, currency, exponent, "
+                    "payment, state, rank, canceled_seen,"
+                    " waived, amount, amount_most, discount, at"
+                    " FROM ingest.fact WHERE order_id = ANY($1::text[])"
+                    " ORDER BY order_id, provider, account, kind, object, currency, exponent"},
+    [PUT_FACTS] =
+        {"put_facts",
+         "INSERT INTO ingest.fact (order_id, provider, account, kind, object, currency, exponent, "
+         "payment, state, rank,"
+         " canceled_seen, waived, amount, amount_most, discount, at)"
+         " SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], "
+         "$6::text[], $7::int4[],"
+         " $8::text[], $9::text[], $10::int4[], $11::bool[], $12::bool[], $13::int8[], "
+         "$14::int8[], $15::int8[],"
+         " $16::timestamptz[])"
+         " ON CONFLICT (order_id, provider, account, kind, object, currency, exponent) DO UPDATE "
+         "SET"
+         " payment = excluded.payment, state = excluded.state, rank = excluded.rank,"
+         " canceled_seen = excluded.canceled_seen, waived = excluded.waived, amount = "
+         "excluded.amount,"
+         " amount_most = excluded.amount_most, discount = excluded.discount, at = excluded.at"},
+    [PUT_DECISIONS] =
+        {"put_decisions",
+         "INSERT INTO ingest.decision (decision_id, order_id, event, policy, policy_version, "
+         "verdict, reason, why,"
+         " emits, state, due, received, refunded, qualification, sequence, facts, decided_at)"
+         " SELECT a, b, nullif(c, 0), d, e, f, g, h, i, j, k, l, m, n, o, p::jsonb, q"
+         " FROM unnest($1::uuid[], $2::text[], $3::int8[], $4::text[], $5::int4[], $6::text[], "
+         "$7::text[], $8::text[],"
+         " $9::text[], $10::text[], $11::int8[], $12::int8[], $13::int8[], $14::int4[], "
+         "$15::int8[], $16::text[],"
+         " $17::timestamptz[]) AS u(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q)"},
+    [MOVE_ORDERS] =
+        {"move_orders",
+         "UPDATE ingest.shop_order s SET state = u.state, verdict = u.verdict, reason = u.reason, "
+         "due = u.due,"
+         " received = u.received, refunded = u.refunded, late = u.late, partial = u.partial, over "
+         "= u.over,"
+         " qualification = u.qualification, sequence = u.sequence, canceled_by_shop = u.canceled,"
+         " expiry_swept = u.swept, has_contact = u.contact"
+         " FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::int8[], $6::int8[], "
+         "$7::int8[], $8::bool[],"
+         " $9::bool[], $10::bool[], $11::int4[], $12::int8[], $13::bool[], $14::bool[], "
+         "$15::bool[])"
+         " AS u(order_id, state, verdict, reason, due, received, refunded, late, partial, over, "
+         "qualification,"
+         " sequence, canceled, swept, contact) WHERE s.order_id = ANY (ARRAY[u.order_id])"},
     [PUT_REFS] = {"put_refs",
-        "INSERT INTO ingest.order_ref (provider, kind, value, account, order_id, payment)"
-        " SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[])"},
+                  "INSERT INTO ingest.order_ref (provider, kind, value, account, order_id, payment)"
+                  " SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], "
+                  "$5::text[], $6::text[])"},
     [LEARN_PAYMENTS] = {"learn_payments",
-        "UPDATE ingest.order_ref r SET payment = u.payment"
-        " FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[])"
-        " AS u(provider, kind, value, account, payment)"
-        " WHERE r.provider = u.provider AND r.kind = u.kind AND r.value = u.value AND r.account = u.account"
-        " AND r.payment = ''"},
-    [PUT_UNDECIDED] = {"put_undecided",
-        "INSERT INTO ingest.undecided (event, reason, awaits, due_at, last_error)"
-        " SELECT a, b, string_to_array(c, E'\\n'),"
-        " CASE WHEN c = '' THEN 'epoch' ELSE now() + interval '1 second' END, d"
-        " FROM unnest($1::int8[], $2::text[], $3::text[], $4::text[]) AS u(a, b, c, d)"},
+                        "UPDATE ingest.order_ref r SET payment = u.payment"
+                        " FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[])"
+                        " AS u(provider, kind, value, account, payment)"
+                        " WHERE r.provider = u.provider AND r.kind = u.kind AND r.value = u.value "
+                        "AND r.account = u.account"
+                        " AND r.payment = ''"},
+    [PUT_UNDECIDED] =
+        {"put_undecided",
+         "INSERT INTO ingest.undecided (event, reason, awaits, due_at, last_error)"
+         " SELECT a, b, string_to_array(c, E'\\n'),"
+         " CASE WHEN c = '' THEN 'epoch' ELSE now() + interval '1 second' END, d"
+         " FROM unnest($1::int8[], $2::text[], $3::text[], $4::text[]) AS u(a, b, c, d)"},
     [WAKE_UNDECIDED] = {"wake_undecided",
-        "UPDATE ingest.undecided SET due_at = 'epoch', lease_token = NULL, lease_until = NULL, unmatched = false"
-        " WHERE event = ANY (ARRAY(SELECT event FROM ingest.undecided WHERE awaits && $1::text[] ORDER BY event + 0"
-        " FOR UPDATE))"},
+                        "UPDATE ingest.undecided SET due_at = 'epoch', lease_token = NULL, "
+                        "lease_until = NULL, unmatched = false"
+                        " WHERE event = ANY (ARRAY(SELECT event FROM ingest.undecided WHERE awaits "
+                        "&& $1::text[] ORDER BY event + 0"
+                        " FOR UPDATE))"},
 };
 
 // A commit that could be taken back would let ids run backwards and paid events vanish.
 static bool check_durable(po_pg *pg, po_err *err) {
-    static const po_stmt show = {"show_synchronous_commit", "SELECT current_setting('synchronous_commit')"};
+    static const po_stmt show = {"show_synchronous_commit",
+                                 "SELECT current_setting('synchronous_commit')"};
     PO_AUTO(po_res_done) po_res *row = NULL;
     if (!po_pg_run(pg, &show, NULL, &row, err)) {
         return false;
     }
     return !po_str_is(po_res_text(row, 0, 0), "off") ||
-           po_fail(err, PO_REFUSED, "setting", "DSN: the database commits with synchronous_commit = off");
+           po_fail(err, PO_REFUSED, "setting",
+                   "DSN: the database commits with synchronous_commit = off");
 }
 
 // The schemas of this build, known to relay before the first event refers to them.
@@ -127,8 +182,8 @@ static bool publish_schemas(po_pg *pg, po_err *err) {
     static const char *const subjects[] = {PO_TOPIC_PAYMENTS "-value", PO_TOPIC_CONTACTS "-value"};
     const po_avro_schema *const schemas[] = {po_payment_event_schema(), po_contact_schema()};
     for (size_t i = 0; i < 2; i++) {
-        if (!po_outbox_register(&ingest_outbox, pg, po_avro_fingerprint(schemas[i]), po_s(subjects[i]),
-                                po_avro_text(schemas[i]), err)) {
+        if (!po_outbox_register(&ingest_outbox, pg, po_avro_fingerprint(schemas[i]),
+                                po_s(subjects[i]), po_avro_text(schemas[i]), err)) {
             return false;
         }
     }
@@ -150,9 +205,11 @@ static po_str text_or_empty(po_str s) {
     return s.p ? s : po_s("");
 }
 
-#define FIELD(type, base, stride, offset, i) (*(const type *)((const char *)(base) + (i) * (stride) + (offset)))
+#define FIELD(type, base, stride, offset, i) \
+    (*(const type *)((const char *)(base) + (i) * (stride) + (offset)))
 
-static void texts(po_args *args, po_arena *arena, const void *rows, size_t n, size_t stride, size_t offset) {
+static void texts(po_args *args, po_arena *arena, const void *rows, size_t n, size_t stride,
+                  size_t offset) {
     po_str *out = po_alloc_array(arena, n, sizeof *out);
     for (size_t i = 0; i < n; i++) {
         out[i] = text_or_empty(FIELD(po_str, rows, stride, offset, i));
@@ -163,13 +220,13 @@ static void texts(po_args *args, po_arena *arena, const void *rows, size_t n, si
     texts(args, arena, rows, n, sizeof *(rows), offsetof(__typeof__(*(rows)), field))
 
 // A column of any expression over row `r` of type T.
-#define COLUMN(T, put, value)                              \
-    do {                                                   \
-        T *column = po_alloc_array(arena, n, sizeof(T));   \
-        for (size_t i = 0; i < n; i++) {                   \
-            column[i] = (value);                           \
-        }                                                  \
-        put(args, column, n);                              \
+#define COLUMN(T, put, value)                            \
+    do {                                                 \
+        T *column = po_alloc_array(arena, n, sizeof(T)); \
+        for (size_t i = 0; i < n; i++) {                 \
+            column[i] = (value);                         \
+        }                                                \
+        put(args, column, n);                            \
     } while (0)
 
 static po_str digest_view(const uint8_t *bytes) {
@@ -220,7 +277,8 @@ bool store_send_events(po_pg *pg, po_arena *arena, event *const *events, size_t 
     COLUMN(po_str, po_arg_texts, store_join(arena, events[i]->headers, events[i]->n_headers));
     COLUMN(po_str, po_arg_texts, text_or_empty(events[i]->trace.parent));
     COLUMN(po_str, po_arg_texts, text_or_empty(events[i]->trace.state));
-    COLUMN(int64_t, po_arg_times, events[i]->obs.occurred_at_us ? events[i]->obs.occurred_at_us : PO_NO_TIME);
+    COLUMN(int64_t, po_arg_times,
+           events[i]->obs.occurred_at_us ? events[i]->obs.occurred_at_us : PO_NO_TIME);
     return po_pipe_send(pg, &SQL[PUT_EVENTS], args, err);
 }
 
@@ -258,8 +316,10 @@ bool store_send_routes(po_pg *pg, po_arena *arena, const po_str *order_ids, size
 
 // --- Holding orders
 
-bool store_send_hold(po_pg *pg, po_arena *arena, const po_str *order_ids, size_t n, bool skip_locked, po_err *err) {
-    const int statements[STORE_HOLD_SENDS] = {skip_locked ? LOCK_ORDERS_SKIP : LOCK_ORDERS, READ_ORDERS, READ_FACTS};
+bool store_send_hold(po_pg *pg, po_arena *arena, const po_str *order_ids, size_t n,
+                     bool skip_locked, po_err *err) {
+    const int statements[STORE_HOLD_SENDS] = {skip_locked ? LOCK_ORDERS_SKIP : LOCK_ORDERS,
+                                              READ_ORDERS, READ_FACTS};
     for (size_t i = 0; i < STORE_HOLD_SENDS; i++) {
         po_args *args = po_args_new(arena);
         po_arg_texts(args, order_ids, n);
@@ -289,9 +349,11 @@ static bool read_order(po_arena *arena, const po_res *res, int row, held_order *
     o->id = copy_text(arena, res, row, 0);
     o->policy = policy_find(po_res_text(res, row, 1));
     position *p = &o->position;
-    if (!o->policy || !read_unit(&o->price.unit, res, row, 2) || !order_state_parse(po_res_text(res, row, 9), &p->state) ||
+    if (!o->policy || !read_unit(&o->price.unit, res, row, 2) ||
+        !order_state_parse(po_res_text(res, row, 9), &p->state) ||
         !verdict_parse(po_res_text(res, row, 10), &p->verdict)) {
-        return po_fail(err, PO_BUG, "order_row", "order %s is not readable by this version", o->id.p);
+        return po_fail(err, PO_BUG, "order_row", "order %s is not readable by this version",
+                       o->id.p);
     }
     o->price.minor = po_res_i64(res, row, 4);
     o->max_discount = po_res_i64(res, row, 5);
@@ -330,7 +392,8 @@ static bool read_fact(po_arena *arena, const po_res *res, int row, fact *f, po_e
     f->at_us = po_res_null(res, row, 15) ? 0 : po_res_time(res, row, 15);
     if (!fact_kind_parse(po_res_text(res, row, 3), &f->kind) || !read_unit(&f->unit, res, row, 5) ||
         !fact_state_parse(po_res_text(res, row, 8), &f->state)) {
-        return po_fail(err, PO_BUG, "fact_row", "a fact of the order is not readable by this version");
+        return po_fail(err, PO_BUG, "fact_row",
+                       "a fact of the order is not readable by this version");
     }
     return true;
 }
@@ -339,7 +402,8 @@ static int compare_held(const void *key, const void *row) {
     return po_str_cmp(*(const po_str *)key, ((const held_order *)row)->order.id);
 }
 
-bool store_read_hold(po_arena *arena, po_res *const *results, held_order **ret_orders, size_t *ret_n, po_err *err) {
+bool store_read_hold(po_arena *arena, po_res *const *results, held_order **ret_orders,
+                     size_t *ret_n, po_err *err) {
     const po_res *locked = results[0], *orders = results[1], *facts = results[2];
     size_t n = 0;
     held_order *held = po_alloc_array(arena, (size_t)po_res_rows(locked), sizeof *held);
@@ -393,7 +457,8 @@ static int compare_fact_rows(const void *a, const void *b) {
     return c ? c : po_str_cmp(x->fact->object, y->fact->object);
 }
 
-static bool send_facts(po_pg *pg, po_arena *arena, const batch_writes *writes, size_t *sends, po_err *err) {
+static bool send_facts(po_pg *pg, po_arena *arena, const batch_writes *writes, size_t *sends,
+                       po_err *err) {
     size_t n = 0;
     for (size_t o = 0; o < writes->n_orders; o++) {
         for (size_t f = 0; f < writes->orders[o].facts.n; f++) {
@@ -427,15 +492,18 @@ static bool send_facts(po_pg *pg, po_arena *arena, const batch_writes *writes, s
     COLUMN(int32_t, po_arg_i32s, rows[i].fact->rank);
     COLUMN(bool, po_arg_bools, rows[i].fact->canceled_seen);
     COLUMN(bool, po_arg_bools, rows[i].fact->waived);
-    COLUMN(int64_t, po_arg_i64s, rows[i].fact->amount == NO_AMOUNT ? PO_NO_I64 : rows[i].fact->amount);
-    COLUMN(int64_t, po_arg_i64s, rows[i].fact->amount_most == NO_AMOUNT ? PO_NO_I64 : rows[i].fact->amount_most);
+    COLUMN(int64_t, po_arg_i64s,
+           rows[i].fact->amount == NO_AMOUNT ? PO_NO_I64 : rows[i].fact->amount);
+    COLUMN(int64_t, po_arg_i64s,
+           rows[i].fact->amount_most == NO_AMOUNT ? PO_NO_I64 : rows[i].fact->amount_most);
     COLUMN(int64_t, po_arg_i64s, rows[i].fact->discount);
     COLUMN(int64_t, po_arg_times, rows[i].fact->at_us ? rows[i].fact->at_us : PO_NO_TIME);
     *sends += 1;
     return po_pipe_send(pg, &SQL[PUT_FACTS], args, err);
 }
 
-static bool send_decisions(po_pg *pg, po_arena *arena, const batch_writes *writes, size_t *sends, po_err *err) {
+static bool send_decisions(po_pg *pg, po_arena *arena, const batch_writes *writes, size_t *sends,
+                           po_err *err) {
     size_t n = writes->n_outcomes;
     const outcome *o = writes->outcomes;
     if (!n) {
@@ -463,7 +531,8 @@ static bool send_decisions(po_pg *pg, po_arena *arena, const batch_writes *write
     return po_pipe_send(pg, &SQL[PUT_DECISIONS], args, err);
 }
 
-static bool send_orders(po_pg *pg, po_arena *arena, const batch_writes *writes, size_t *sends, po_err *err) {
+static bool send_orders(po_pg *pg, po_arena *arena, const batch_writes *writes, size_t *sends,
+                        po_err *err) {
     const held_order **moved = po_alloc_array(arena, writes->n_orders + 1, sizeof *moved);
     size_t n = 0;
     for (size_t i = 0; i < writes->n_orders; i++) {
@@ -494,7 +563,8 @@ static bool send_orders(po_pg *pg, po_arena *arena, const batch_writes *writes, 
     return po_pipe_send(pg, &SQL[MOVE_ORDERS], args, err);
 }
 
-static bool send_refs(po_pg *pg, po_arena *arena, const batch_writes *writes, size_t *sends, po_err *err) {
+static bool send_refs(po_pg *pg, po_arena *arena, const batch_writes *writes, size_t *sends,
+                      po_err *err) {
     const known_ref *refs = writes->taught;
     size_t n = writes->n_taught;
     if (!n) {
@@ -511,7 +581,8 @@ static bool send_refs(po_pg *pg, po_arena *arena, const batch_writes *writes, si
     return po_pipe_send(pg, &SQL[PUT_REFS], args, err);
 }
 
-static bool send_learned(po_pg *pg, po_arena *arena, const batch_writes *writes, size_t *sends, po_err *err) {
+static bool send_learned(po_pg *pg, po_arena *arena, const batch_writes *writes, size_t *sends,
+                         po_err *err) {
     const known_ref *refs = writes->learned;
     size_t n = writes->n_learned;
     if (!n) {
@@ -527,7 +598,8 @@ static bool send_learned(po_pg *pg, po_arena *arena, const batch_writes *writes,
     return po_pipe_send(pg, &SQL[LEARN_PAYMENTS], args, err);
 }
 
-static bool send_undecided(po_pg *pg, po_arena *arena, const batch_writes *writes, size_t *sends, po_err *err) {
+static bool send_undecided(po_pg *pg, po_arena *arena, const batch_writes *writes, size_t *sends,
+                           po_err *err) {
     const waiting *w = writes->waitings;
     size_t n = writes->n_waitings;
     if (n) {
@@ -544,7 +616,8 @@ static bool send_undecided(po_pg *pg, po_arena *arena, const batch_writes *write
     return true;
 }
 
-bool store_send_wake(po_pg *pg, po_arena *arena, const batch_writes *writes, size_t *sends, po_err *err) {
+bool store_send_wake(po_pg *pg, po_arena *arena, const batch_writes *writes, size_t *sends,
+                     po_err *err) {
     if (!writes->n_woken) {
         return true;
     }
@@ -554,8 +627,10 @@ bool store_send_wake(po_pg *pg, po_arena *arena, const batch_writes *writes, siz
     return po_pipe_send(pg, &SQL[WAKE_UNDECIDED], args, err);
 }
 
-static bool send_outbox(po_pg *pg, po_arena *arena, const batch_writes *writes, size_t *sends, po_err *err) {
-    po_outbox_row *rows = po_alloc_array(arena, writes->n_outcomes + writes->n_contacts + 1, sizeof *rows);
+static bool send_outbox(po_pg *pg, po_arena *arena, const batch_writes *writes, size_t *sends,
+                        po_err *err) {
+    po_outbox_row *rows =
+        po_alloc_array(arena, writes->n_outcomes + writes->n_contacts + 1, sizeof *rows);
     size_t n = 0;
     for (; n < writes->n_contacts; n++) {
         rows[n] = writes->contacts[n];
@@ -573,11 +648,15 @@ static bool send_outbox(po_pg *pg, po_arena *arena, const batch_writes *writes, 
     return po_pipe_send(pg, &ingest_outbox.put, po_outbox_args(arena, rows, n), err);
 }
 
-bool store_send_writes(po_pg *pg, po_arena *arena, const batch_writes *writes, size_t *ret_sends, po_err *err) {
+bool store_send_writes(po_pg *pg, po_arena *arena, const batch_writes *writes, size_t *ret_sends,
+                       po_err *err) {
     *ret_sends = 0;
-    return send_refs(pg, arena, writes, ret_sends, err) && send_learned(pg, arena, writes, ret_sends, err) &&
-           send_facts(pg, arena, writes, ret_sends, err) && send_decisions(pg, arena, writes, ret_sends, err) &&
-           send_orders(pg, arena, writes, ret_sends, err) && send_undecided(pg, arena, writes, ret_sends, err) &&
+    return send_refs(pg, arena, writes, ret_sends, err) &&
+           send_learned(pg, arena, writes, ret_sends, err) &&
+           send_facts(pg, arena, writes, ret_sends, err) &&
+           send_decisions(pg, arena, writes, ret_sends, err) &&
+           send_orders(pg, arena, writes, ret_sends, err) &&
+           send_undecided(pg, arena, writes, ret_sends, err) &&
            send_outbox(pg, arena, writes, ret_sends, err);
 }
 
@@ -587,7 +666,8 @@ bool store_wake(po_pg *pg, po_arena *arena, const po_str *keys, size_t n, po_err
     return po_pg_run(pg, &SQL[WAKE_UNDECIDED], args, NULL, err);
 }
 
-bool store_payment_row(po_arena *arena, const outcome *outcome, po_outbox_row *ret_row, po_err *err) {
+bool store_payment_row(po_arena *arena, const outcome *outcome, po_outbox_row *ret_row,
+                       po_err *err) {
     const held_order *held = outcome->held;
     const decision *d = &outcome->decision;
     po_payment_event event = {
@@ -654,11 +734,12 @@ char *store_facts_json(po_arena *arena, const fact_set *facts) {
         if (f->at_us) {
             po_rfc3339(f->at_us, at);
         }
-        json_t *one = json_pack("{ss so so so ss ss ss sI sb sb}", "kind", fact_kind_name(f->kind), "provider",
-                                text_json(f->provider), "account", text_json(f->account), "object",
-                                text_json(f->object), "unit", unit, "state", fact_state_name(f->state), "at", at,
-                                "discount", (json_int_t)f->discount, "canceled_seen", f->canceled_seen, "waived",
-                                f->waived);
+        json_t *one =
+            json_pack("{ss so so so ss ss ss sI sb sb}", "kind", fact_kind_name(f->kind),
+                      "provider", text_json(f->provider), "account", text_json(f->account),
+                      "object", text_json(f->object), "unit", unit, "state",
+                      fact_state_name(f->state), "at", at, "discount", (json_int_t)f->discount,
+                      "canceled_seen", f->canceled_seen, "waived", f->waived);
         if (f->payment.n) {
             json_object_set_new(one, "payment", text_json(f->payment));
         }
@@ -687,11 +768,11 @@ po_str await_order(po_arena *arena, po_str order_id) {
 
 po_str await_ref(po_arena *arena, po_str provider, po_str account, po_str kind, po_str value) {
     po_str scope = ref_is_global(kind) ? po_s("") : account;
-    return po_s(po_printf(arena, "ref:%.*s:%.*s:%.*s:%.*s", (int)provider.n, provider.p, (int)scope.n, scope.p,
-                          (int)kind.n, kind.p, (int)value.n, value.p));
+    return po_s(po_printf(arena, "ref:%.*s:%.*s:%.*s:%.*s", (int)provider.n, provider.p,
+                          (int)scope.n, scope.p, (int)kind.n, kind.p, (int)value.n, value.p));
 }
 
 po_str await_payment(po_arena *arena, po_str provider, po_str account, po_str payment) {
-    return po_s(po_printf(arena, "pay:%.*s:%.*s:%.*s", (int)provider.n, provider.p, (int)account.n, account.p,
-                          (int)payment.n, payment.p));
+    return po_s(po_printf(arena, "pay:%.*s:%.*s:%.*s", (int)provider.n, provider.p, (int)account.n,
+                          account.p, (int)payment.n, payment.p));
 }

@@ -1,6 +1,7 @@
-// What ingest reads and writes, as sets: every call is one statement for a whole batch, inside the caller's
-// transaction. SQL lives in one table at the top of store.c. Lock order everywhere: event keys → orders (id
-// order) → references (sorted) → undecided rows. Text in results is copied into the arena.
+// What ingest reads and writes, as sets: every call is one statement for a whole batch, inside the
+// caller's transaction. SQL lives in one table at the top of store.c. Lock order everywhere: event
+// keys → orders (id order) → references (sorted) → undecided rows. Text in results is copied into
+// the arena.
 #pragma once
 #include "decide.h"
 #include "outbox/outbox.h"
@@ -8,8 +9,8 @@
 
 extern const po_outbox ingest_outbox;
 
-// Opens a connection that may append to the outbox: its commits are durable (else PO_REFUSED "setting"), and the
-// database knows the schemas of this build.
+// Opens a connection that may append to the outbox: its commits are durable (else PO_REFUSED
+// "setting"), and the database knows the schemas of this build.
 PO_MUST_CHECK bool store_open(const po_pg_options *options, po_pg **ret_pg, po_err *err);
 
 // The W3C trace context of the request behind a change; both empty when there was none.
@@ -22,14 +23,14 @@ typedef struct event {
     const account *account; // NULL: ours (the expiry sweep)
     po_str provider, alias; // columns of the key
     observation obs;
-    po_str raw;             // verified bytes
-    po_str *headers;        // in the adapter's order
+    po_str raw;      // verified bytes
+    po_str *headers; // in the adapter's order
     size_t n_headers;
     trace trace;
     uint8_t raw_sha256[32];
 
-    size_t first_ref;       // settle's: where its look-ups begin
-    int64_t id;             // provider_event.id once recorded, 0 = not (a duplicate or a conflict)
+    size_t first_ref; // settle's: where its look-ups begin
+    int64_t id;       // provider_event.id once recorded, 0 = not (a duplicate or a conflict)
     enum { EVENT_RECORDED, EVENT_DUPLICATE, EVENT_CONFLICT } same; // what recording found
 } event;
 
@@ -48,21 +49,21 @@ typedef struct outcome {
     held_order *held;
     decision decision;
     po_uuid decision_id;
-    int64_t event;                 // provider_event.id, 0 = command
+    int64_t event; // provider_event.id, 0 = command
     po_str provider, alias, provider_event_id;
     po_str refund_id;
     int64_t occurred_at_us, decided_at_us;
     trace trace;
-    char *facts_json;              // the facts it was drawn from
+    char *facts_json; // the facts it was drawn from
 } outcome;
 
 // An event that cannot be decided yet.
 typedef struct waiting {
     int64_t event;
-    const char *reason;  // static: "order_unknown", "payment_unknown", "order_busy", "failed"
+    const char *reason; // static: "order_unknown", "payment_unknown", "order_busy", "failed"
     po_str awaits[OBS_MAX + 2];
     size_t n_awaits;
-    po_str error;        // of "failed"
+    po_str error; // of "failed"
 } waiting;
 
 // A reference in hand: looked up or taught.
@@ -71,31 +72,37 @@ typedef struct known_ref {
     po_str order_id, payment;
 } known_ref;
 
-// Sends the insert of n events, which must be sorted by (provider, alias, event_id) without repeats; the result's
-// rows are (id, provider, account, event_id) of the new ones.
-PO_MUST_CHECK bool store_send_events(po_pg *pg, po_arena *arena, event *const *events, size_t n, po_err *err);
+// Sends the insert of n events, which must be sorted by (provider, alias, event_id) without
+// repeats; the result's rows are (id, provider, account, event_id) of the new ones.
+PO_MUST_CHECK bool store_send_events(po_pg *pg, po_arena *arena, event *const *events, size_t n,
+                                     po_err *err);
 // Sends the look-up of references: rows (index of the asked, account, order_id, payment, live),
 // by index.
-PO_MUST_CHECK bool store_send_refs(po_pg *pg, po_arena *arena, const known_ref *asked, size_t n, po_err *err);
-// Sends the look-up of orders by id: rows (order_id, live, accounts as "a b c"), by id.
-PO_MUST_CHECK bool store_send_routes(po_pg *pg, po_arena *arena, const po_str *order_ids, size_t n, po_err *err);
-// Sends the comparison of events that the insert did not return: rows (provider, account, event_id, digest), in
-// the order of the events.
-PO_MUST_CHECK bool store_send_compare(po_pg *pg, po_arena *arena, event *const *events, size_t n, po_err *err);
-PO_MUST_CHECK bool store_send_conflicts(po_pg *pg, po_arena *arena, event *const *events, size_t n, po_err *err);
-
-// Sends lock, orders and facts (three statements: READ COMMITTED refreshes only what a *later* statement reads).
-// `skip_locked`: orders that are held elsewhere are left out. ids sorted.
-PO_MUST_CHECK bool store_send_hold(po_pg *pg, po_arena *arena, const po_str *order_ids, size_t n, bool skip_locked,
+PO_MUST_CHECK bool store_send_refs(po_pg *pg, po_arena *arena, const known_ref *asked, size_t n,
                                    po_err *err);
+// Sends the look-up of orders by id: rows (order_id, live, accounts as "a b c"), by id.
+PO_MUST_CHECK bool store_send_routes(po_pg *pg, po_arena *arena, const po_str *order_ids, size_t n,
+                                     po_err *err);
+// Sends the comparison of events that the insert did not return: rows (provider, account, event_id,
+// digest), in the order of the events.
+PO_MUST_CHECK bool store_send_compare(po_pg *pg, po_arena *arena, event *const *events, size_t n,
+                                      po_err *err);
+PO_MUST_CHECK bool store_send_conflicts(po_pg *pg, po_arena *arena, event *const *events, size_t n,
+                                        po_err *err);
+
+// Sends lock, orders and facts (three statements: READ COMMITTED refreshes only what a *later*
+// statement reads). `skip_locked`: orders that are held elsewhere are left out. ids sorted.
+PO_MUST_CHECK bool store_send_hold(po_pg *pg, po_arena *arena, const po_str *order_ids, size_t n,
+                                   bool skip_locked, po_err *err);
 #define STORE_HOLD_SENDS 3
 // Reads what store_send_hold brought; sorted by order id.
-PO_MUST_CHECK bool store_read_hold(po_arena *arena, po_res *const *results, held_order **ret_orders, size_t *ret_n,
-                                   po_err *err);
+PO_MUST_CHECK bool store_read_hold(po_arena *arena, po_res *const *results, held_order **ret_orders,
+                                   size_t *ret_n, po_err *err);
 
-// Sends everything that a batch decided; ret_sends = statements sent. `taught`: references found unknown by a
-// look-up of this transaction, sorted by (provider, kind, value, account); one that another session has taught
-// meanwhile fails with 23505: repeat the batch, the look-up will see it. `woken` = awaits keys that became known.
+// Sends everything that a batch decided; ret_sends = statements sent. `taught`: references found
+// unknown by a look-up of this transaction, sorted by (provider, kind, value, account); one that
+// another session has taught meanwhile fails with 23505: repeat the batch, the look-up will see it.
+// `woken` = awaits keys that became known.
 typedef struct batch_writes {
     held_order *orders;
     size_t n_orders;
@@ -112,26 +119,30 @@ typedef struct batch_writes {
     po_outbox_row *contacts; // rows of contacts.v1, before the payment events
     size_t n_contacts;
 } batch_writes;
-PO_MUST_CHECK bool store_send_writes(po_pg *pg, po_arena *arena, const batch_writes *writes, size_t *ret_sends,
-                                     po_err *err);
+PO_MUST_CHECK bool store_send_writes(po_pg *pg, po_arena *arena, const batch_writes *writes,
+                                     size_t *ret_sends, po_err *err);
 
-// Sends the wake: undecided rows that await a key of `woken` become due, and whoever has claimed one loses it.
-// The last statement before COMMIT that can wait (lock order).
-PO_MUST_CHECK bool store_send_wake(po_pg *pg, po_arena *arena, const batch_writes *writes, size_t *sends, po_err *err);
+// Sends the wake: undecided rows that await a key of `woken` become due, and whoever has claimed
+// one loses it. The last statement before COMMIT that can wait (lock order).
+PO_MUST_CHECK bool store_send_wake(po_pg *pg, po_arena *arena, const batch_writes *writes,
+                                   size_t *sends, po_err *err);
 
 // The same for a command's keys, outside pipeline mode.
-PO_MUST_CHECK bool store_wake(po_pg *pg, po_arena *arena, const po_str *keys, size_t n, po_err *err);
+PO_MUST_CHECK bool store_wake(po_pg *pg, po_arena *arena, const po_str *keys, size_t n,
+                              po_err *err);
 
 // A payment event of the outcome, as an outbox row.
-PO_MUST_CHECK bool store_payment_row(po_arena *arena, const outcome *outcome, po_outbox_row *ret_row, po_err *err);
+PO_MUST_CHECK bool store_payment_row(po_arena *arena, const outcome *outcome,
+                                     po_outbox_row *ret_row, po_err *err);
 // The facts as compact JSON on the arena.
 char *store_facts_json(po_arena *arena, const fact_set *facts);
 
 // Items joined by newlines (no item holds one): how a list rides in a text[] column of a set.
 po_str store_join(po_arena *arena, const po_str *items, size_t n);
 
-// "order:ID", "ref:…", "pay:…": how undecided rows name what they wait for. Kinds that name one payable thing in the
-// world (payment_hash, address) leave the account out: another account of ours may have registered it.
+// "order:ID", "ref:…", "pay:…": how undecided rows name what they wait for. Kinds that name one
+// payable thing in the world (payment_hash, address) leave the account out: another account of ours
+// may have registered it.
 po_str await_order(po_arena *arena, po_str order_id);
 po_str await_ref(po_arena *arena, po_str provider, po_str account, po_str kind, po_str value);
 po_str await_payment(po_arena *arena, po_str provider, po_str account, po_str payment);

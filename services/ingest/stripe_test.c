@@ -1,4 +1,5 @@
-// Stripe's door: every row of the measured differential between its own SDKs, the vectors, and what each event says.
+// Stripe's door: every row of the measured differential between its own SDKs, the vectors, and what
+// each event says.
 #include "decide.h"
 #include "signature.h"
 #include "base/clock.h"
@@ -110,7 +111,8 @@ static void sign(const char *secret, po_str body, char out[128]) {
     snprintf(out, 128, "t=1760000000,v1=%s", hex);
 }
 
-// Report 5: with an empty secret anyone can sign. HMAC with the empty key is HMAC with a key of zero bytes.
+// Report 5: with an empty secret anyone can sign. HMAC with the empty key is HMAC with a key of
+// zero bytes.
 static void an_empty_secret_signs_nothing(void **state) {
     (void)state;
     const po_str parts[] = {po_s("1760000000"), po_s("."), po_s(BODY)};
@@ -540,7 +542,8 @@ static void odd_metadata_is_no_order_id(void **state) {
     }
 }
 
-// Same or different is a question of content: bytes, key order and fields nobody reads do not matter, money does.
+// Same or different is a question of content: bytes, key order and fields nobody reads do not
+// matter, money does.
 static void the_digest_is_of_what_was_read(void **state) {
     uint8_t first[32];
     memcpy(first, read_type(*state, "checkout.session.completed", PAID_49)->digest, 32);

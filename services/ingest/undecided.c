@@ -1,5 +1,6 @@
-// A worker leases a row, reads its event again from the raw bytes, and settles it: gone, or put off, under its token
-// only. A wake in between clears the token, so the worker's transaction rolls back and another look follows.
+// A worker leases a row, reads its event again from the raw bytes, and settles it: gone, or put
+// off, under its token only. A wake in between clears the token, so the worker's transaction rolls
+// back and another look follows.
 #include "undecided.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
@@ -8,20 +9,38 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-enum { CLAIM_EVENT = 2, CLAIM_PROVIDER, CLAIM_ACCOUNT, CLAIM_ID, CLAIM_RAW, CLAIM_HEADERS, CLAIM_TRACE, CLAIM_AT, CLAIM_STATE };
+enum {
+    CLAIM_EVENT = 2,
+    CLAIM_PROVIDER,
+    CLAIM_ACCOUNT,
+    CLAIM_ID,
+    CLAIM_RAW,
+    CLAIM_HEADERS,
+    CLAIM_TRACE,
+    CLAIM_AT,
+    CLAIM_STATE
+};
 
-static const po_stmt CLAIM = {"undecided_claim",
+static const po_stmt CLAIM = {
+    "undecided_claim",
     "WITH due AS (SELECT event FROM ingest.undecided WHERE NOT unmatched AND due_at <= now()"
-    " AND (lease_until IS NULL OR lease_until < now()) ORDER BY due_at LIMIT $1 FOR UPDATE SKIP LOCKED)"
-    " UPDATE ingest.undecided u SET lease_token = $2, lease_until = now() + $3 * interval '1 millisecond'"
-    " FROM due, ingest.provider_event e WHERE u.event = ANY (ARRAY[due.event]) AND e.id = ANY (ARRAY[due.event])"
+    " AND (lease_until IS NULL OR lease_until < now()) ORDER BY due_at LIMIT $1 FOR UPDATE SKIP "
+    "LOCKED)"
+    " UPDATE ingest.undecided u SET lease_token = $2, lease_until = now() + $3 * interval '1 "
+    "millisecond'"
+    " FROM due, ingest.provider_event e WHERE u.event = ANY (ARRAY[due.event]) AND e.id = ANY "
+    "(ARRAY[due.event])"
     " RETURNING u.event::text, u.attempts, u.event, e.provider, e.account, e.event_id, e.raw,"
     " array_to_string(e.headers, E'\\n'), e.traceparent, e.occurred_at, e.tracestate"};
 static const po_stmt LATER = {"undecided_later",
-    "UPDATE ingest.undecided SET attempts = attempts + 1, due_at = now() + $3 * interval '1 millisecond',"
-    " lease_token = NULL, lease_until = NULL, last_error = $4 WHERE event = $1::bigint AND lease_token = $2"};
-// The age that alarms is that of the oldest event still expected to find its order; unmatched ones are counted apart.
-static const po_stmt DEPTH = {"undecided_depth",
+                              "UPDATE ingest.undecided SET attempts = attempts + 1, due_at = now() "
+                              "+ $3 * interval '1 millisecond',"
+                              " lease_token = NULL, lease_until = NULL, last_error = $4 WHERE "
+                              "event = $1::bigint AND lease_token = $2"};
+// The age that alarms is that of the oldest event still expected to find its order; unmatched ones
+// are counted apart.
+static const po_stmt DEPTH = {
+    "undecided_depth",
     "SELECT count(*), coalesce((extract(epoch FROM now() - min(created_at)) * 1000)::bigint, 0)"
     " FROM ingest.undecided WHERE NOT unmatched"};
 
@@ -43,9 +62,11 @@ static size_t split_lines(po_arena *arena, po_str text, header_value **ret_value
     return n;
 }
 
-// The event as it was recorded; false when it cannot be had now: its account is no longer configured, or reads it as
-// somebody else's; its bytes were erased. The row stays, for what was money once does not vanish with a setting.
-static bool read_again(const drain *d, const po_work_item *item, po_arena *arena, event *ret_event, po_err *err) {
+// The event as it was recorded; false when it cannot be had now: its account is no longer
+// configured, or reads it as somebody else's; its bytes were erased. The row stays, for what was
+// money once does not vanish with a setting.
+static bool read_again(const drain *d, const po_work_item *item, po_arena *arena, event *ret_event,
+                       po_err *err) {
     const po_res *row = item->row;
     int r = item->row_index;
     event e = {.provider = po_res_text(row, r, CLAIM_PROVIDER),
@@ -64,21 +85,24 @@ static bool read_again(const drain *d, const po_work_item *item, po_arena *arena
     }
     e.account = accounts_find(d->accounts, e.provider, e.alias);
     if (!e.account || po_res_null(row, r, CLAIM_RAW)) {
-        return po_fail(err, PO_RETRY, "unreadable", e.account ? "the raw bytes were erased"
-                                                              : "its account is not configured any more");
+        return po_fail(err, PO_RETRY, "unreadable",
+                       e.account ? "the raw bytes were erased"
+                                 : "its account is not configured any more");
     }
     header_value *headers;
     (void)split_lines(arena, po_res_text(row, r, CLAIM_HEADERS), &headers);
     e.account->provider->read(e.account, headers, e.raw, arena, &e.obs);
     if (e.obs.disposition != OBS_FACTS) {
-        return po_fail(err, PO_RETRY, "unreadable", "its account does not read it any more: %s", e.obs.problem.p);
+        return po_fail(err, PO_RETRY, "unreadable", "its account does not read it any more: %s",
+                       e.obs.problem.p);
     }
     e.obs.event_id = id;
     *ret_event = e;
     return true;
 }
 
-static po_work_outcome drain_row(void *arg, po_pg *pg, const po_work_item *item, po_arena *arena, po_err *err) {
+static po_work_outcome drain_row(void *arg, po_pg *pg, const po_work_item *item, po_arena *arena,
+                                 po_err *err) {
     const drain *d = arg;
     event e;
     if (!read_again(d, item, arena, &e, err)) {
@@ -99,8 +123,8 @@ static po_work_outcome drain_row(void *arg, po_pg *pg, const po_work_item *item,
     return PO_WORK_DONE;
 }
 
-bool undecided_start(const accounts *accounts, const po_pg_options *pg, po_ring *ring, unsigned workers,
-                     po_workers **ret_workers, po_err *err) {
+bool undecided_start(const accounts *accounts, const po_pg_options *pg, po_ring *ring,
+                     unsigned workers, po_workers **ret_workers, po_err *err) {
     static drain d; // one per process, as long as its workers
     d = (drain){accounts, ring};
     po_work work = {.name = "undecided",
@@ -121,28 +145,31 @@ bool undecided_start(const accounts *accounts, const po_pg_options *pg, po_ring 
 // --- The expiry sweep
 
 static const po_stmt EXPIRED = {"expired_orders",
-    "SELECT order_id, expires_at FROM ingest.shop_order WHERE NOT expiry_swept AND expires_at IS NOT NULL"
-    " AND expires_at <= now() ORDER BY expires_at LIMIT 500"};
+                                "SELECT order_id, expires_at FROM ingest.shop_order WHERE NOT "
+                                "expiry_swept AND expires_at IS NOT NULL"
+                                " AND expires_at <= now() ORDER BY expires_at LIMIT 500"};
 
 // What waits, counted on each sweep: the page and the gauges that alarms look at (P4).
-static const po_stmt COUNTS = {"undecided_counts",
+static const po_stmt COUNTS = {
+    "undecided_counts",
     "SELECT count(*) FILTER (WHERE NOT unmatched), count(*) FILTER (WHERE unmatched),"
-    " coalesce((extract(epoch FROM now() - min(created_at) FILTER (WHERE NOT unmatched)) * 1000)::bigint, 0)"
+    " coalesce((extract(epoch FROM now() - min(created_at) FILTER (WHERE NOT unmatched)) * "
+    "1000)::bigint, 0)"
     " FROM ingest.undecided"};
 
-static struct {
-    _Atomic int64_t waiting, unmatched, oldest_ms, counted_us;
-} overview;
+static struct { _Atomic int64_t waiting, unmatched, oldest_ms, counted_us; } overview;
 
 static po_metric *m_waiting, *m_unmatched, *m_oldest;
 
 void undecided_declare_metrics(void) {
     m_waiting = po_metric_new(PO_GAUGE, "payonce_ingest_undecided_events",
                               "Recorded events that wait to be decided.", NULL);
-    m_oldest = po_metric_new(PO_GAUGE, "payonce_ingest_undecided_oldest_seconds",
-                             "Age of the oldest event that waits to be decided; 0 when there is none.", NULL);
-    m_unmatched = po_metric_new(PO_GAUGE, "payonce_ingest_unmatched_events",
-                                "Events whose order did not come in 72 h: kept, still woken by their references.", NULL);
+    m_oldest = po_metric_new(
+        PO_GAUGE, "payonce_ingest_undecided_oldest_seconds",
+        "Age of the oldest event that waits to be decided; 0 when there is none.", NULL);
+    m_unmatched = po_metric_new(
+        PO_GAUGE, "payonce_ingest_unmatched_events",
+        "Events whose order did not come in 72 h: kept, still woken by their references.", NULL);
 }
 
 json_t *undecided_status(void) {
@@ -150,8 +177,9 @@ json_t *undecided_status(void) {
     if (overview.counted_us) {
         po_rfc3339(overview.counted_us, at);
     }
-    return json_pack("{s:{s:I, s:I, s:I, s:s}}", "undecided", "waiting", (json_int_t)overview.waiting, "oldest_ms",
-                     (json_int_t)overview.oldest_ms, "unmatched", (json_int_t)overview.unmatched, "counted_at", at);
+    return json_pack("{s:{s:I, s:I, s:I, s:s}}", "undecided", "waiting",
+                     (json_int_t)overview.waiting, "oldest_ms", (json_int_t)overview.oldest_ms,
+                     "unmatched", (json_int_t)overview.unmatched, "counted_at", at);
 }
 
 static bool count_waiting(po_pg *pg, po_err *err) {

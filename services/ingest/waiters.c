@@ -45,7 +45,8 @@ static void *clock_main(void *arg) {
     return NULL;
 }
 
-bool waiters_open(void (*late)(po_request *request, int64_t waited_ms), waiters **ret_waiters, po_err *err) {
+bool waiters_open(void (*late)(po_request *request, int64_t waited_ms), waiters **ret_waiters,
+                  po_err *err) {
     waiters *all = calloc(1, sizeof *all);
     if (!all) {
         abort();

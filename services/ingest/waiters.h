@@ -1,10 +1,11 @@
-// Requests that wait while other threads work for them. Each is answered once, by whoever takes it first; a clock takes
-// those that have waited too long, and the work goes on without them. Thread-safe.
+// Requests that wait while other threads work for them. Each is answered once, by whoever takes it
+// first; a clock takes those that have waited too long, and the work goes on without them.
+// Thread-safe.
 #pragma once
 #include "http/http.h"
 #include <stdatomic.h>
 
-#define WAITER_MS 2000 // longest wait for an answer (DESIGN: then 503 + Retry-After)
+#define WAITER_MS 2000 // longest wait for an answer (then 503 + Retry-After)
 
 typedef struct waiters waiters;
 
@@ -17,7 +18,8 @@ typedef struct waiter {
 } waiter;
 
 // `late` answers a request that has waited WAITER_MS; it must not call back.
-PO_MUST_CHECK bool waiters_open(void (*late)(po_request *request, int64_t waited_ms), waiters **ret_waiters, po_err *err);
+PO_MUST_CHECK bool waiters_open(void (*late)(po_request *request, int64_t waited_ms),
+                                waiters **ret_waiters, po_err *err);
 void waiters_close(waiters **waiters); // when all are removed. Accepts NULL.
 
 // request NULL: nobody waits for this work.
