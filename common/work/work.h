@@ -13,29 +13,30 @@ typedef enum po_work_outcome {
 } po_work_outcome;
 
 typedef struct po_work_item {
-    po_str id;        // text of the row's key
-    int32_t attempts; // before this one
-    po_uuid token;    // of this claim; the same for all its rows
+    po_str id;         // text of the row's key
+    int32_t attempts;  // before this one
+    po_uuid token;     // of this claim; the same for all its rows
     const po_res *row; // all columns that `claim` returned
     int row_index;
 } po_work_item;
 
 typedef struct po_work {
-    const char *name;      // metric label and beat: "mail", "undecided"
+    const char *name; // metric label and beat: "mail", "undecided"
     // $1 int4 limit, $2 uuid token, $3 int8 lease in ms → rows; column 0 id (text), 1 attempts (int4), others free.
     po_stmt claim;
     // $1 text id, $2 uuid token, $3 int8 delay in ms, $4 text error: due again (guarded by token).
     po_stmt later;
     // → one row: int8 rows due now, int8 age of the oldest due in ms (0 when none): for metrics, each 5 s.
     po_stmt depth;
-    unsigned workers;      // threads
-    int batch;             // rows a claim takes; done one after the other, while its lease lasts
+    unsigned workers; // threads
+    int batch;        // rows a claim takes; done one after the other, while its lease lasts
     int64_t lease_ms;
-    int64_t idle_ms;       // between looks when nothing was due; po_work_wake cuts it short
+    int64_t idle_ms; // between looks when nothing was due; po_work_wake cuts it short
     int64_t backoff_ms, backoff_cap_ms;
     // Does one row. `pg` is not inside a transaction; records its own final outcome (guarded by token) before
     // it returns DONE. err, when filled, explains LATER: it is logged and stored. arena is dropped afterwards.
-    po_work_outcome (*run)(void *arg, po_pg *pg, const po_work_item *item, po_arena *arena, po_err *err);
+    po_work_outcome (*run)(void *arg, po_pg *pg, const po_work_item *item, po_arena *arena,
+                           po_err *err);
     void *arg;
 } po_work;
 
@@ -44,9 +45,9 @@ void po_work_declare_metrics(void);
 
 // The texts in *work and *options are borrowed for the life of the workers; the structs are copied.
 typedef struct po_workers po_workers;
-PO_MUST_CHECK bool po_work_start(const po_work *work, const po_pg_options *options, po_workers **ret_workers,
-                                 po_err *err);
-void po_work_wake(po_workers *workers);  // something is due now; thread-safe
+PO_MUST_CHECK bool po_work_start(const po_work *work, const po_pg_options *options,
+                                 po_workers **ret_workers, po_err *err);
+void po_work_wake(po_workers *workers); // something is due now; thread-safe
 // Finishes the rows in hand, joins; bounded by lease_ms and one row's work. Accepts NULL, leaves NULL. Once the process
 // is stopping (po_stopping) no further row is begun, called or not.
 void po_work_stop(po_workers **workers);
