@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from effects import Effects
 from service import Service
 from shop import Shop
 from smtp_sink import SmtpSink
 from stack import ROOT, Stack
+from topic import Topic
 
 
 class Services:
@@ -86,6 +88,16 @@ def services(stack: Stack, sink: SmtpSink) -> Iterator[Services]:
         faults = it.end()
     if faults:
         pytest.fail("\n".join(faults), pytrace=False)
+
+
+@pytest.fixture(scope="module")
+def topic(stack: Stack) -> Topic:
+    return Topic(stack)
+
+
+@pytest.fixture(scope="module")
+def effects(stack: Stack) -> Effects:
+    return Effects(stack)
 
 
 @pytest.fixture

@@ -1,17 +1,14 @@
 // The loop of a group member. Its design:
 // - Messages in hand are `pending`, in order of arrival; a *lane* is an assigned partition. A lane
-// that a refused
-//   message blocks keeps its later messages itself (`held`) and is paused. librdkafka's position is
-//   therefore always the last message it gave us, and nothing ever seeks: a pause after a seek
-//   forgets the seek in some versions, and would skip what must not be skipped.
+//   that a refused message blocks keeps its later messages itself (`held`) and is paused.
+//   librdkafka's position is therefore always the last message it gave us, and nothing ever seeks:
+//   a pause after a seek forgets the seek in some versions, and would skip what must not be skipped.
 // - Everything happens on one thread: librdkafka calls back about rebalances inside a poll, and
-// polls happen only
-//   between runs. On a revocation the offsets stored so far are committed, what is in hand is
-//   dropped (its offsets were not stored) and the next owner gets it again; the inbox knows what
-//   was already applied.
+//   polls happen only between runs. On a revocation the offsets stored so far are committed, what
+//   is in hand is dropped (its offsets were not stored) and the next owner gets it again; the inbox
+//   knows what was already applied.
 // - Offsets are stored after run's yes, committed about once a second by librdkafka, and at
-// revocation and close by
-//   us, waiting a bounded time for the answer.
+//   revocation and close by us, waiting a bounded time for the answer.
 #include "consumer/loop.h"
 
 #include "base/clock.h"

@@ -12,7 +12,7 @@ from effects import CONSUMERS, Effects
 from service import Service
 from smtp_sink import SmtpSink
 from stack import Stack
-from topic import PAYMENTS, Event, Topic, in_partition, uuid7
+from topic import PAYMENTS, Event, in_partition, uuid7
 from wait import until
 
 # A killed member holds its partitions until its session ends: 10 s by default. Offsets are committed often, so that
@@ -33,16 +33,6 @@ def services(stack: Stack, sink: SmtpSink) -> Iterator[Services]:
     yield it
     faults = it.end()
     assert not faults, "\n".join(faults)
-
-
-@pytest.fixture(scope="module")
-def topic(stack: Stack) -> Topic:
-    return Topic(stack)
-
-
-@pytest.fixture(scope="module")
-def effects(stack: Stack) -> Effects:
-    return Effects(stack)
 
 
 def waiting(*services: Service, seconds: float = 0) -> bool:

@@ -6,11 +6,10 @@ from collections.abc import Iterator
 import pytest
 
 from conftest import Services
-from effects import Effects
 from service import Service
 from smtp_sink import SmtpSink
 from stack import Stack
-from topic import PAYMENTS, Topic, in_partition
+from topic import PAYMENTS, in_partition
 from wait import until
 
 GROUP = "payonce-ledger"
@@ -31,16 +30,6 @@ def services(stack: Stack) -> Iterator[Services]:
 def members(services: Services) -> list[Service]:
     """Four, none of them started."""
     return [services.make("ledger", ENV, f"ledger{i}") for i in range(4)]
-
-
-@pytest.fixture(scope="module")
-def topic(stack: Stack) -> Topic:
-    return Topic(stack)
-
-
-@pytest.fixture(scope="module")
-def effects(stack: Stack) -> Effects:
-    return Effects(stack)
 
 
 def settled(members: list[Service], n: int) -> list[Service]:

@@ -34,16 +34,6 @@ def services(stack: Stack, sink: SmtpSink) -> Iterator[Services]:
     assert not faults, "\n".join(faults)
 
 
-@pytest.fixture(scope="module")
-def topic(stack: Stack) -> Topic:
-    return Topic(stack)
-
-
-@pytest.fixture(scope="module")
-def effects(stack: Stack) -> Effects:
-    return Effects(stack)
-
-
 def booked(**against: int) -> dict[str, int]:
     """Balances of an order whose money came through one account."""
     return {"clearing:stripe:shop": sum(against.values())} | {k: -v for k, v in against.items()}

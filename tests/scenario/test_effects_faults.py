@@ -13,7 +13,7 @@ from effects import CONSUMERS, Effects
 from link import Link
 from smtp_sink import SmtpSink
 from stack import Stack
-from topic import CONTACTS, PAYMENTS, Event, Topic, in_partition
+from topic import CONTACTS, PAYMENTS, Event, in_partition
 from wait import until
 
 QUICK = {"PAYONCE_KAFKA_EXTRA": "session.timeout.ms=6000"}
@@ -33,16 +33,6 @@ def services(stack: Stack, sink: SmtpSink) -> Iterator[Services]:
     yield it
     faults = it.end()
     assert not faults, "\n".join(faults)
-
-
-@pytest.fixture(scope="module")
-def topic(stack: Stack) -> Topic:
-    return Topic(stack)
-
-
-@pytest.fixture(scope="module")
-def effects(stack: Stack) -> Effects:
-    return Effects(stack)
 
 
 def nothing_done(effects: Effects, order: str) -> bool:

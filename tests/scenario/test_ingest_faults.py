@@ -12,11 +12,10 @@ from typing import Any
 import pytest
 
 import accounts
-from conftest import Services
 from link import Link
 from service import Answer, Service, call
 from shop import Shop, encode, now
-from sign import standard_webhook_headers, stripe_header
+from sign import stripe_header
 from stack import Postgres, Stack
 from wait import until
 

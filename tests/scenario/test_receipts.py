@@ -34,16 +34,6 @@ def services(stack: Stack, sink: SmtpSink) -> Iterator[Services]:
     assert not faults, "\n".join(faults)
 
 
-@pytest.fixture(scope="module")
-def topic(stack: Stack) -> Topic:
-    return Topic(stack)
-
-
-@pytest.fixture(scope="module")
-def effects(stack: Stack) -> Effects:
-    return Effects(stack)
-
-
 @pytest.fixture
 def order(services: Services, topic: Topic, tag: str) -> Order:
     return topic.order(tag, receipt=True)

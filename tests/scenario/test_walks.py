@@ -40,11 +40,6 @@ def shop(services: Services, stack: Stack) -> Shop:
     return Shop(services["ingest"], stack.api_token, "w" + uuid7()[-10:])
 
 
-@pytest.fixture(scope="module")
-def effects(stack: Stack) -> Effects:
-    return Effects(stack)
-
-
 def wait_through(shop: Shop, effects: Effects) -> None:
     """Until every consumer has committed behind all that this shop's orders made relay publish."""
     rows = effects.stack.postgres.query(
