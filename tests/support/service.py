@@ -33,7 +33,10 @@ def call(method: str, url: str, body: bytes | None = None, headers: Mapping[str,
     to = urlsplit(url)
     conn = http.client.HTTPConnection(to.hostname or "", to.port, timeout=timeout)
     try:
-        conn.request(method, to.path + (f"?{to.query}" if to.query else ""), body, dict(headers or {}))
+        try:
+            conn.request(method, to.path + (f"?{to.query}" if to.query else ""), body, dict(headers or {}))
+        except BrokenPipeError:
+            pass  # answered before all of the body was sent
         got = conn.getresponse()
         return Answer(got.status, {k.lower(): v for k, v in got.getheaders()}, got.read())
     finally:
