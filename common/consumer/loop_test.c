@@ -162,10 +162,16 @@ static void a_member_that_comes_takes_over_without_a_gap(void **state) {
         assert_true(po_loop_turn(second, &err));
     }
     assert_int_equal(s.total, PARTITIONS * PER_PARTITION);
+    // Before anybody leaves: a commit amid a rebalance may be refused (the events would come again).
+    for (int32_t p = 0; p < PARTITIONS; p++) {
+        while (committed("shares", p) < PER_PARTITION && po_mono_ms() < until) {
+            assert_true(po_loop_turn(first, &err));
+            assert_true(po_loop_turn(second, &err));
+        }
+        assert_int_equal(committed("shares", p), PER_PARTITION);
+    }
     po_loop_close(&first);
     po_loop_close(&second);
-    for (int32_t p = 0; p < PARTITIONS; p++)
-        assert_int_equal(committed("shares", p), PER_PARTITION);
 }
 
 // Each call may take as long as a connection to a database that is not there: blocked partitions do
