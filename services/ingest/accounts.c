@@ -125,3 +125,15 @@ const account *accounts_find(const accounts *accounts, po_str provider, po_str a
     }
     return NULL;
 }
+
+bool accounts_lists(po_str aliases, po_str alias) {
+    for (size_t at = 0; at < aliases.n;) {
+        const char *space = memchr(aliases.p + at, ' ', aliases.n - at);
+        size_t n = space ? (size_t)(space - aliases.p) - at : aliases.n - at;
+        if (po_str_eq((po_str){aliases.p + at, n}, alias)) {
+            return true;
+        }
+        at += n + 1;
+    }
+    return false;
+}

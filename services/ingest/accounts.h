@@ -12,3 +12,5 @@ PO_MUST_CHECK bool accounts_load(const char *path, accounts **ret_accounts, po_e
 void accounts_free(accounts **accounts);
 const account *accounts_find(const accounts *accounts, po_str provider,
                              po_str alias); // NULL when unknown
+// Whether a list of aliases, as "a b c", has this one.
+bool accounts_lists(po_str aliases, po_str alias);

@@ -129,18 +129,6 @@ static int compare_refs(const void *a, const void *b) {
     return c ? c : po_str_cmp(x->account, y->account);
 }
 
-static bool lists(po_str words, po_str word) {
-    for (size_t at = 0; at < words.n;) {
-        const char *space = memchr(words.p + at, ' ', words.n - at);
-        size_t n = space ? (size_t)(space - words.p) - at : words.n - at;
-        if (po_str_eq((po_str){words.p + at, n}, word)) {
-            return true;
-        }
-        at += n + 1;
-    }
-    return false;
-}
-
 bool registration_read_refs(const json_t *list, const policy *policy, po_str allowed,
                             po_arena *arena, struct stated_ref **ret_refs, size_t *ret_n,
                             po_err *err) {
@@ -159,7 +147,7 @@ bool registration_read_refs(const json_t *list, const policy *policy, po_str all
             !po_json_id(one, "value", &refs[i].value, err)) {
             return po_wrap(err, "references");
         }
-        if (!is_word(refs[i].kind, kinds) || !lists(allowed, refs[i].account)) {
+        if (!is_word(refs[i].kind, kinds) || !accounts_lists(allowed, refs[i].account)) {
             return invalid(err,
                            "references: a kind of the policy's provider, an account of the order");
         }

@@ -1,6 +1,7 @@
 // Record, then decide, in one transaction. The batch keeps what its flights brought; find_routes()
 // and decide_event() are the thoughts, the rest moves columns.
 #include "settle.h"
+#include "accounts.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "log/log.h"
@@ -234,19 +235,6 @@ static void note_ref(route *r, po_str order_id, po_str payment) {
     }
 }
 
-static bool lists(po_str words, po_str word) {
-    while (words.n) {
-        const char *space = memchr(words.p, ' ', words.n);
-        size_t n = space ? (size_t)(space - words.p) : words.n;
-        if (po_str_eq((po_str){words.p, n}, word)) {
-            return true;
-        }
-        n += space != NULL;
-        words = (po_str){words.p + n, words.n - n};
-    }
-    return false;
-}
-
 // First row of `rows` whose order id is not below this one; they come by id.
 static int route_row(const po_res *rows, po_str order_id) {
     int low = 0, high = po_res_rows(rows);
@@ -268,7 +256,7 @@ static void note_named(const batch *b, route *r, const event *e, po_str order_id
     int row = route_row(b->routes, order_id);
     if (row < po_res_rows(b->routes) && po_str_eq(po_res_text(b->routes, row, 0), order_id) &&
         (!e->account || (po_res_bool(b->routes, row, 1) == e->account->live &&
-                         lists(po_res_text(b->routes, row, 2), e->alias)))) {
+                         accounts_lists(po_res_text(b->routes, row, 2), e->alias)))) {
         add_route(r, order_id);
     }
 }
@@ -445,12 +433,8 @@ static bool second_flight(batch *b, po_err *err) {
 
 // --- Deciding
 
-static int compare_held(const void *key, const void *row) {
-    return po_str_cmp(*(const po_str *)key, ((const held_order *)row)->order.id);
-}
-
 static held_order *find_held(const batch *b, po_str order_id) {
-    return b->n_held ? bsearch(&order_id, b->held, b->n_held, sizeof *b->held, compare_held) : NULL;
+    return store_find_held(b->held, b->n_held, order_id);
 }
 
 static waiting *leave_waiting(batch *b, const event *e, const char *reason) {

@@ -402,6 +402,10 @@ static int compare_held(const void *key, const void *row) {
     return po_str_cmp(*(const po_str *)key, ((const held_order *)row)->order.id);
 }
 
+held_order *store_find_held(held_order *held, size_t n, po_str order_id) {
+    return n ? bsearch(&order_id, held, n, sizeof *held, compare_held) : NULL;
+}
+
 bool store_read_hold(po_arena *arena, po_res *const *results, held_order **ret_orders,
                      size_t *ret_n, po_err *err) {
     const po_res *locked = results[0], *orders = results[1], *facts = results[2];
@@ -421,7 +425,7 @@ bool store_read_hold(po_arena *arena, po_res *const *results, held_order **ret_o
     }
     for (int row = 0; row < po_res_rows(facts); row++) {
         po_str id = po_res_text(facts, row, 0);
-        held_order *owner = bsearch(&id, held, n, sizeof *held, compare_held);
+        held_order *owner = store_find_held(held, n, id);
         fact loaded = {0};
         if (owner && !read_fact(arena, facts, row, &loaded, err)) {
             return false;

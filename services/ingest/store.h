@@ -99,6 +99,9 @@ PO_MUST_CHECK bool store_send_hold(po_pg *pg, po_arena *arena, const po_str *ord
 PO_MUST_CHECK bool store_read_hold(po_arena *arena, po_res *const *results, held_order **ret_orders,
                                    size_t *ret_n, po_err *err);
 
+// The order among those held, or NULL.
+held_order *store_find_held(held_order *held, size_t n, po_str order_id);
+
 // Sends everything that a batch decided; ret_sends = statements sent. `taught`: references found
 // unknown by a look-up of this transaction, sorted by (provider, kind, value, account); one that
 // another session has taught meanwhile fails with 23505: repeat the batch, the look-up will see it.
