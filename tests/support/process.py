@@ -74,12 +74,17 @@ def children(pid: int) -> list[int]:
         return []
 
 
-def gone(pid: int) -> bool:
-    """Whether nothing runs under this pid; a zombie that init has yet to reap counts as gone."""
+def state(pid: int) -> str:
+    """The kernel's letter for it (proc(5): T stopped, Z zombie, …); Z when there is no such process."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
-        return True
+        return "Z"
+
+
+def gone(pid: int) -> bool:
+    """Whether nothing runs under this pid; a zombie that its parent has yet to reap counts as gone."""
+    return state(pid) == "Z"
 
 
 def tail(log: Path, lines: int = 40) -> str:

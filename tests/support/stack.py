@@ -123,10 +123,7 @@ class Postgres:
 
     def kill(self) -> None:
         """SIGKILL to every process of the cluster, as the machine's end would."""
-        if self._proc is None or self._proc.poll() is not None:
-            return
-        self._proc.send_signal(signal.SIGSTOP)  # no new sessions while we look
-        backends = process.children(self._proc.pid)
+        backends = self._hold()
         for pid in backends:
             os.kill(pid, signal.SIGKILL)
         process.end(self._proc, signal.SIGKILL)
@@ -134,15 +131,25 @@ class Postgres:
 
     def freeze(self) -> None:
         """SIGSTOP to every process: connections stay open, nothing answers."""
-        self._signal_all(signal.SIGSTOP)
+        for pid in self._hold():
+            os.kill(pid, signal.SIGSTOP)
 
     def thaw(self) -> None:
-        self._signal_all(signal.SIGCONT)
+        """Ends a freeze(); nothing to do when there is none."""
+        for pid in self._hold():
+            os.kill(pid, signal.SIGCONT)
+        if self._proc is not None:
+            self._proc.send_signal(signal.SIGCONT)
 
-    def _signal_all(self, sig: signal.Signals) -> None:
-        if self._proc is not None and self._proc.poll() is None:
-            for pid in (self._proc.pid, *process.children(self._proc.pid)):
-                os.kill(pid, sig)
+    def _hold(self) -> list[int]:
+        """Stops the postmaster and returns its children. Until it goes on it starts none and reaps none, so
+        each of these pids stays theirs, even when the process has ended."""
+        if self._proc is None or self._proc.poll() is not None:
+            return []
+        pid = self._proc.pid
+        os.kill(pid, signal.SIGSTOP)
+        until(lambda: process.state(pid) in "TZ", 10, "postmaster stopped", every=0.001)
+        return process.children(pid)
 
     def dsn(self, role: str = "postgres", dbname: str = "payonce") -> str:
         return f"postgresql://{role}@127.0.0.1:{self.port}/{dbname}"

@@ -1,5 +1,7 @@
 """The test support itself, where a fault would make other tests lie."""
 
+import os
+import signal
 import smtplib
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import sign
 from process import free_port
 from service import Service
 from smtp_sink import SmtpSink
+from stack import Postgres, Stack
 
 
 def send(sink: SmtpSink, message_id: str, to: str = "b@shop.example") -> None:
@@ -59,3 +62,17 @@ def test_metric_sums_samples_that_carry_the_labels(tmp_path: Path, monkeypatch: 
 def test_free_ports_lie_outside_the_ephemeral_range() -> None:
     low, high = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
     assert not any(low <= free_port() <= high for _ in range(20))
+
+
+def test_a_frozen_cluster_thaws_also_when_one_of_its_processes_died_meanwhile(stack: Stack, tag: str) -> None:
+    cluster = Postgres(stack.scratch, name=f"pg-{tag}").start()
+    try:
+        with cluster.connect(dbname="postgres") as session:
+            cluster.freeze()
+            os.kill(session.info.backend_pid, signal.SIGKILL)
+            cluster.thaw()
+        cluster.wait_ready()
+        cluster.thaw()
+        cluster.connect(dbname="postgres").close()
+    finally:
+        cluster.kill()
