@@ -3,6 +3,7 @@
 import os
 import signal
 import smtplib
+import time
 from pathlib import Path
 
 import pytest
@@ -64,15 +65,20 @@ def test_free_ports_lie_outside_the_ephemeral_range() -> None:
     assert not any(low <= free_port() <= high for _ in range(20))
 
 
-def test_a_frozen_cluster_thaws_also_when_one_of_its_processes_died_meanwhile(stack: Stack, tag: str) -> None:
+def test_a_frozen_cluster_thaws_also_when_one_of_its_processes_died_meanwhile(
+        stack: Stack, tag: str, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Postgres(stack.scratch, name=f"pg-{tag}").start()
     try:
         with cluster.connect(dbname="postgres") as session:
             cluster.freeze()
             os.kill(session.info.backend_pid, signal.SIGKILL)
+            kill = os.kill
+            # Slow signals: who goes on too early has time to reap the dead.
+            monkeypatch.setattr(os, "kill", lambda pid, sig: (kill(pid, sig), time.sleep(0.05)))
             cluster.thaw()
+            monkeypatch.undo()
         cluster.wait_ready()
-        cluster.thaw()
+        cluster.thaw()  # nothing to do, no harm
         cluster.connect(dbname="postgres").close()
     finally:
         cluster.kill()
