@@ -259,6 +259,13 @@ class Kafka:
         self.admin.create_topics([new])[name].result(30)
         until(lambda: len(self._partitions(name)) == partitions, 30, f"topic {name} has its leaders")
 
+    def produce_by_java(self, topic: str, keys: list[str]) -> None:
+        """A record for each key, sent by the producer of Kafka itself with its default partitioner."""
+        lines = "".join(f"{key}\tx\n" for key in keys)
+        subprocess.run([*self._java_command("org.apache.kafka.tools.ConsoleProducer"), "--bootstrap-server", self.brokers,
+                        "--topic", topic, "--property", "parse.key=true"],
+                       input=lines.encode(), check=True, timeout=120)
+
     def ends(self, topic: str) -> dict[int, int]:
         """The end offset of each partition."""
         return self._offsets(topic, OffsetSpec.latest())
@@ -340,8 +347,12 @@ class Kafka:
         return {p.partition: got.result(10).offset for p, got in asked.items()}
 
     def _java(self, *args: str | Path) -> subprocess.Popen[bytes]:
+        return process.start(self._java_command(*args), self.log)
+
+    @staticmethod
+    def _java_command(*args: str | Path) -> list[str | Path]:
         quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
-        return process.start(["java", *JVM, quiet, "-cp", f"{JARS}/kafka/*", *args], self.log)
+        return ["java", *JVM, quiet, "-cp", f"{JARS}/kafka/*", *args]
 
 
 class Registry:
