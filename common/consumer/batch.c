@@ -392,8 +392,10 @@ static bool connect_pg(po_batch *batch, po_err *err) {
 
 // What is no event's fault may be this session's own: its server a former primary, its plans
 // outgrown by the schema. So another one is asked, unless we only waited for somebody or lost a
-// race.
-static void renew(po_batch *batch, const po_err *err) {
+// race. A session that is gone is its own failure, whatever that was called.
+static void renew(po_batch *batch, po_err *err) {
+    if (err->kind != PO_UNCERTAIN && !po_pg_alive(batch->pg))
+        err->kind = PO_RETRY;
     bool only_others = po_pg_is(err, "55P03") || strncmp(err->code, "40", 2) == 0;
     if (err->kind == PO_RETRY && !only_others)
         po_pg_close(&batch->pg);
@@ -439,8 +441,6 @@ bool po_batch_run(void *arg, rd_kafka_message_t **messages, size_t n, po_err *er
     }
     if (err->kind == PO_UNCERTAIN)
         batch->in_doubt = true;
-    else if (batch->pg && !po_pg_alive(batch->pg))
-        err->kind = PO_RETRY; // whatever it was called: the connection went, not the event
     return false;
 }
 

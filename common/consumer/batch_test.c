@@ -1,5 +1,7 @@
-// The pure parts of a batch and of the retention check.
+// The pure parts of a batch and of the retention check, and what an event is called whose session is gone.
+#include "../../tests/support/pgtest.h"
 #include "consumer/batch.h"
+#include "consumer/meter.h"
 #include "consumer/retention.h"
 
 #include <setjmp.h>
@@ -111,12 +113,85 @@ static void the_window_covers_the_topic(void **state) {
     }
 }
 
+// A message of the consumer's topic without headers: refused before any database is asked. librdkafka makes
+// messages, no one else: this is one that it could not deliver.
+static void on_undelivered(rd_kafka_t *kafka, const rd_kafka_message_t *message, void *opaque) {
+    (void)kafka;
+    rd_kafka_message_t *messages[] = {(rd_kafka_message_t *)(uintptr_t)message};
+    po_err err = {0};
+    assert_false(po_batch_run(opaque, messages, 1, &err));
+    assert_int_equal(err.kind, PO_REFUSED);
+    assert_string_equal(err.code, "headers");
+}
+
+static void run_without_headers(po_batch *batch) {
+    char why[256];
+    rd_kafka_conf_t *conf = rd_kafka_conf_new();
+    rd_kafka_conf_set(conf, "bootstrap.servers", "127.0.0.1:9", why, sizeof why);
+    rd_kafka_conf_set(conf, "message.timeout.ms", "1", why, sizeof why);
+    rd_kafka_conf_set(conf, "log_level", "0", why, sizeof why);
+    rd_kafka_conf_set_dr_msg_cb(conf, on_undelivered);
+    rd_kafka_conf_set_opaque(conf, batch);
+    rd_kafka_t *kafka = rd_kafka_new(RD_KAFKA_PRODUCER, conf, why, sizeof why);
+    assert_int_equal(rd_kafka_producev(kafka, RD_KAFKA_V_TOPIC("payments.v1"),
+                                       RD_KAFKA_V_VALUE((void *)(uintptr_t) "x", 1),
+                                       RD_KAFKA_V_END),
+                     RD_KAFKA_RESP_ERR_NO_ERROR);
+    assert_int_equal(rd_kafka_flush(kafka, 20000), RD_KAFKA_RESP_ERR_NO_ERROR);
+    rd_kafka_destroy(kafka);
+}
+
+static void pg_exec(const pgtest *cluster, const char *sql) {
+    PGconn *conn = PQconnectdb(cluster->dsn);
+    PGresult *res = PQexec(conn, sql);
+    assert_true(PQresultStatus(res) == PGRES_COMMAND_OK || PQresultStatus(res) == PGRES_TUPLES_OK);
+    PQclear(res);
+    PQfinish(conn);
+}
+
+// Its session may have ended long before, while the inbox was pruned: to wait for that would be to wait for
+// ever, and all partitions with it.
+static void a_lost_session_makes_no_refused_event_wait(void **state) {
+    const pgtest *cluster = *state;
+    static const po_consumer_route routes[] = {{PO_TOPIC_PAYMENTS, "*", handler}, {0}};
+    static const po_consumer consumer = {.name = "visits", .routes = routes};
+    const po_pg_options pg = {.dsn = cluster->dsn, .application_name = "batch_test"};
+    po_batch *batch = NULL;
+    po_err err = {0};
+    bool more = false;
+    pg_exec(cluster, "CREATE SCHEMA visits CREATE TABLE inbox (event_id uuid PRIMARY KEY,"
+                     " received_at timestamptz NOT NULL DEFAULT now())");
+    assert_true(po_batch_open(&consumer, "http://127.0.0.1:9", &pg, &batch, &err));
+    assert_true(po_batch_prune(batch, 1000, &more, &err));
+    pg_exec(cluster, "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity"
+                     " WHERE application_name = 'batch_test'");
+    assert_false(po_batch_prune(batch, 1000, &more, &err));
+    assert_int_equal(err.kind, PO_RETRY);
+    run_without_headers(batch);
+    po_batch_close(&batch);
+}
+
+static int setup(void **state) {
+    static pgtest cluster;
+    po_log_init("batch_test", PO_ERROR);
+    po_meter_declare();
+    pgtest_start(&cluster);
+    *state = &cluster;
+    return 0;
+}
+
+static int teardown(void **state) {
+    pgtest_stop(*state);
+    return 0;
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(folds_to_first_occurrences),
         cmocka_unit_test(finds_the_first_route),
         cmocka_unit_test(says_the_position),
         cmocka_unit_test(the_window_covers_the_topic),
+        cmocka_unit_test(a_lost_session_makes_no_refused_event_wait),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, setup, teardown);
 }
