@@ -249,14 +249,21 @@ static int route_row(const po_res *rows, po_str order_id) {
     return low;
 }
 
+// An alias names an account only together with its provider: the order's are its policy's.
+static bool may_pay(const po_res *rows, int row, const event *e) {
+    const policy *policy = policy_find(po_res_text(rows, row, 3));
+    return policy && po_str_is(e->provider, policy->provider) &&
+           po_res_bool(rows, row, 1) == e->account->live &&
+           accounts_lists(po_res_text(rows, row, 2), e->alias);
+}
+
 static void note_named(const batch *b, route *r, const event *e, po_str order_id) {
     if (!order_id.n || !b->routes) {
         return;
     }
     int row = route_row(b->routes, order_id);
     if (row < po_res_rows(b->routes) && po_str_eq(po_res_text(b->routes, row, 0), order_id) &&
-        (!e->account || (po_res_bool(b->routes, row, 1) == e->account->live &&
-                         accounts_lists(po_res_text(b->routes, row, 2), e->alias)))) {
+        (!e->account || may_pay(b->routes, row, e))) {
         add_route(r, order_id);
     }
 }

@@ -59,9 +59,10 @@ static const po_stmt SQL[] = {
          "ingest.order_ref r"
          " WHERE r.provider = u.provider AND r.kind = u.kind AND r.value = u.value OFFSET 0) r"
          " ORDER BY u.i"},
-    [FIND_ROUTES] = {"find_routes",
-                     "SELECT order_id, live, array_to_string(accounts, ' ') FROM ingest.shop_order"
-                     " WHERE order_id = ANY($1::text[]) ORDER BY order_id"},
+    [FIND_ROUTES] =
+        {"find_routes",
+         "SELECT order_id, live, array_to_string(accounts, ' '), policy FROM ingest.shop_order"
+         " WHERE order_id = ANY($1::text[]) ORDER BY order_id"},
     [COMPARE_EVENTS] = {"compare_events",
                         "SELECT u.provider, u.account, u.event_id, e.digest"
                         " FROM unnest($1::text[], $2::text[], $3::text[]) WITH ORDINALITY AS "

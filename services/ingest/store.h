@@ -80,7 +80,7 @@ PO_MUST_CHECK bool store_send_events(po_pg *pg, po_arena *arena, event *const *e
 // by index.
 PO_MUST_CHECK bool store_send_refs(po_pg *pg, po_arena *arena, const known_ref *asked, size_t n,
                                    po_err *err);
-// Sends the look-up of orders by id: rows (order_id, live, accounts as "a b c"), by id.
+// Sends the look-up of orders by id: rows (order_id, live, accounts as "a b c", policy), by id.
 PO_MUST_CHECK bool store_send_routes(po_pg *pg, po_arena *arena, const po_str *order_ids, size_t n,
                                      po_err *err);
 // Sends the comparison of events that the insert did not return: rows (provider, account, event_id,

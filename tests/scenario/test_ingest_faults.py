@@ -320,6 +320,20 @@ def test_p4_an_event_that_its_account_no_longer_reads_stays_in_the_queue(service
     shop.wait_state("a", "paid")
 
 
+def test_p17_an_alias_of_another_provider_is_another_account(services, stack, tag, tmp_path) -> None:
+    """An order names accounts of its policy's provider; metadata of another one's event does not reach it."""
+    tmp_path.chmod(0o755)
+    twins = (*accounts.DEFAULT, accounts.Account("lightning", "shop", "live", accounts.DEFAULT[3].secrets))
+    services.start("ingest", env={"PAYONCE_ACCOUNTS_FILE": str(accounts.write(tmp_path, twins))})
+    shop = Shop(services["ingest"], stack.api_token, tag)
+    shop.register("a", 1000, "BTC/11", accounts=["shop"], refs={"payment_hash": shop.hash("a")})
+    event = shop.stripe_event("checkout.session.completed", shop.session("a"))
+    shop.send(event)
+    assert [reason for reason, *_ in waiting(stack, event["id"])] == ["order_unknown"]
+    view = shop.show("a")
+    assert (view["state"], view["sequence"]) == ("open", 0)
+
+
 def test_p4_a_woken_event_overtakes_those_that_wait_in_vain(shop, stack, events) -> None:
     """PROVIDERS fault 30: another application on the account must not delay what has found its order."""
     shop.paid("a")
