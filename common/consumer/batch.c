@@ -341,16 +341,29 @@ static bool handle_all(po_batch *batch, item *items, size_t n, po_err *err) {
     return calls_run(&tx, &batch->shared, err);
 }
 
+// Told before COMMIT: behind it the inbox knows the events, and a kill or a lost reply would leave
+// nobody to tell of them. Twice is better than never.
+static void tell_conflicts(const po_batch *batch) {
+    for (size_t i = 0; i < batch->n_conflicts; i++) {
+        context_set(batch->conflicts[i].delivery);
+        po_log(PO_ERROR, "conflict: the same business key says another thing; the first stays",
+               PO_TEXT("what", batch->conflicts[i].what));
+        po_count(po_meter.conflicts, NULL, 1);
+    }
+}
+
 static bool transact(po_batch *batch, item *items, size_t n, const size_t *handled,
                      size_t n_handled, po_err *err) {
     PO_AUTO(po_tx_done) po_tx tx = {0};
-    return inbox_put(batch, &tx, items, handled, n_handled, err) &&
-           handle_all(batch, items, n, err) && po_tx_commit(&tx, err);
+    if (!inbox_put(batch, &tx, items, handled, n_handled, err) || !handle_all(batch, items, n, err))
+        return false;
+    tell_conflicts(batch);
+    return po_tx_commit(&tx, err);
 }
 
 // --- After COMMIT
 
-static void count_all(const po_batch *batch, const item *items, size_t n) {
+static void count_all(const item *items, size_t n) {
     int64_t duplicates = 0, ignored = 0;
     for (size_t i = 0; i < n; i++) {
         const po_consumer_route *route = items[i].route;
@@ -365,12 +378,6 @@ static void count_all(const po_batch *batch, const item *items, size_t n) {
         po_count(po_meter.duplicates, NULL, duplicates);
     if (ignored)
         po_count(po_meter.ignored, NULL, ignored);
-    for (size_t i = 0; i < batch->n_conflicts; i++) {
-        context_set(batch->conflicts[i].delivery);
-        po_log(PO_ERROR, "conflict: the same business key says another thing; the first stays",
-               PO_TEXT("what", batch->conflicts[i].what));
-        po_count(po_meter.conflicts, NULL, 1);
-    }
 }
 
 static void committed(po_batch *batch, const item *items, size_t n) {
@@ -421,7 +428,7 @@ static bool run(po_batch *batch, rd_kafka_message_t **messages, item *items, siz
         po_observe(po_meter.batch_time, NULL, (double)(po_mono_ms() - began_ms) / 1000);
         committed(batch, items, n);
     }
-    count_all(batch, items, n);
+    count_all(items, n);
     return true;
 }
 

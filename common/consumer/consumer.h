@@ -79,8 +79,8 @@ void po_consumer_send(po_consumer_tx *tx, const po_delivery *delivery, const po_
 void po_consumer_send_shared(po_consumer_tx *tx, po_str key, const po_stmt *stmt, po_args *args);
 
 // The business key says another thing than what was recorded under it: an alarm, not a block.
-// Counted and logged as an error once the batch is committed. `what` is a constant: "position of
-// this sequence".
+// Counted and logged as an error just before the batch is committed, so again when it comes again.
+// `what` is a constant: "position of this sequence".
 void po_consumer_conflict(po_consumer_tx *tx, const po_delivery *delivery, const char *what);
 
 // The order's position as text, "paid USD/2 due 1000 received 1000 refunded 0 q1 customer c-7":

@@ -3,7 +3,8 @@
 #include "metrics/metrics.h"
 
 typedef struct po_consumer_meter {
-    po_metric *events, *duplicates, *ignored, *conflicts;        // counted after COMMIT
+    po_metric *events, *duplicates, *ignored;                    // counted after COMMIT
+    po_metric *conflicts;                                        // before it
     po_metric *batches, *batch_messages, *batch_time, *failures; // of transactions
     po_metric *lag, *blocked, *waiting, *alarm, *partitions, *last_commit, *pruned;
 } po_consumer_meter;

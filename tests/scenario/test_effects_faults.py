@@ -128,6 +128,22 @@ def test_p19_a_lost_reply_to_commit_is_asked_of_the_inbox(services, stack, topic
             services[name].start().wait_ready()
 
 
+def test_p27_a_conflict_is_told_although_the_reply_to_commit_is_lost(services, stack, topic, effects, tag) -> None:
+    """The inbox knows the event from then on: nobody would look at it again."""
+    with Link(stack.postgres.port) as link:
+        for name in ("ledger", "loyalty", "receipts"):
+            assert services[name].term() == 0
+            told = services.start(name, env=QUICK | {"PAYONCE_DSN": link.dsn(f"payonce_{name}")}, label=f"{name} told")
+            order = topic.order(f"{tag}-{name}")
+            effects.wait_taken([order.says("qualified", received=1000)], name)
+            link.lose = 1
+            effects.wait_taken([order.says("qualified", due=900, sequence=1)], name)
+            effects.wait_taken(topic.mark(tag), name)
+            assert link.lose == 0 and told.metric("payonce_consumer_conflicts_total") == 1
+            assert told.term() == 0
+            services[name].start().wait_ready()
+
+
 # --- Waits that end
 
 def test_p20_a_session_that_cannot_write_is_replaced(services, stack, topic, effects, tag) -> None:
