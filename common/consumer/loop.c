@@ -367,7 +367,7 @@ static void wait_noted(po_loop *loop, const po_err *err) {
         show_lag(loop->pending.at[0]);
 }
 
-// One backoff. A revocation meanwhile leaves nothing pending, which ends it.
+// One backoff. A revocation meanwhile drops what waits, which ends it.
 static void wait_out(po_loop *loop, const po_err *err) {
     wait_noted(loop, err);
     if (!loop->paused) {
@@ -378,7 +378,7 @@ static void wait_out(po_loop *loop, const po_err *err) {
     if (loop->attempt < 16)
         loop->attempt++;
     int64_t left;
-    while (loop->pending.n && !po_stopping() && (left = until - po_mono_ms()) > 0) {
+    while (loop->waiting_since_us && !po_stopping() && (left = until - po_mono_ms()) > 0) {
         if (loop->options.beat)
             po_beat_tick(loop->options.beat);
         po_gauge(po_meter.waiting, NULL, (double)(po_now_us() - loop->waiting_since_us) / 1e6);
@@ -428,7 +428,8 @@ static void unblock(po_loop *loop, lane *one) {
     queue_done(&one->held);
     one->blocked = false;
     pthread_mutex_unlock(&loop->lock);
-    pause_set(loop, false, is_same, one);
+    if (!loop->paused) // else it is resumed with the others
+        pause_set(loop, false, is_same, one);
     show_lanes(loop);
 }
 
