@@ -4,7 +4,8 @@
 // same mail and never as another one. A row moves
 //   waiting_address ─contact.set─► due ─accepted─► sent
 //   waiting_address ─wait over, no address─► review ─contact.set─► due
-//   due ─refused for good, or attempts used up─► review          (nothing) ─no receipt wanted─► not_wanted
+//   due ─refused for good, attempts used up, or address erased─► review
+//   (nothing) ─no receipt wanted─► not_wanted
 // and nothing that comes again moves it back.
 #include "base/cleanup.h"
 #include "consumer/consumer.h"
@@ -35,11 +36,11 @@ static const po_stmt statements[] = {
          "INSERT INTO receipts.contact AS c (order_id, sequence, email) VALUES ($1, $2, $3) "
          "ON CONFLICT (order_id) DO UPDATE SET sequence = excluded.sequence, "
          "email = excluded.email WHERE c.sequence < excluded.sequence RETURNING true"},
-    // $1 order. Mails that lack nothing but the address.
+    // $1 order. Mails that had no address, or were not delivered to the one before.
     [ST_WANT_AGAIN] = {"want_again",
-                       "UPDATE receipts.mail SET state = 'due', due_at = now(), last_error = NULL "
-                       "WHERE order_id = $1 AND (state = 'waiting_address' "
-                       "OR (state = 'review' AND last_error = 'no_address'))"},
+                       "UPDATE receipts.mail SET state = 'due', due_at = now(), attempts = 0, "
+                       "last_error = NULL "
+                       "WHERE order_id = $1 AND state IN ('waiting_address', 'review')"},
     // $1 key, $2 Message-ID, $3 order, $4 customer, $5 purpose, $6 item, $7 minor, $8 currency, $9 exponent,
     // $10 paid at, $11 wanted, $12 wait for the address in ms. A row comes back when it was news.
     [ST_ASK] =
@@ -93,12 +94,14 @@ static const po_stmt statements[] = {
          "UPDATE receipts.mail SET state = 'review', due_at = NULL, attempts = attempts + 1, "
          "lease_token = NULL, lease_until = NULL, last_error = $3 "
          "WHERE mail_key = $1 AND lease_token = $2 AND state IN ('waiting_address', 'due')"},
-    // $1 key, $2 token, $3 the state in which there was no address: a contact that came since has changed it.
+    // $1 key, $2 token, $3 the state in which there was no address. A contact that came since has changed it, or
+    // else the contact itself, which is locked: one that comes now finds the mail in review.
     [ST_NO_ADDRESS] =
         {"no_address",
-         "UPDATE receipts.mail SET state = 'review', due_at = NULL, lease_token = NULL, "
+         "UPDATE receipts.mail m SET state = 'review', due_at = NULL, lease_token = NULL, "
          "lease_until = NULL, last_error = 'no_address' "
-         "WHERE mail_key = $1 AND lease_token = $2 AND state = $3"},
+         "WHERE mail_key = $1 AND lease_token = $2 AND state = $3 AND (SELECT email "
+         "FROM receipts.contact c WHERE c.order_id = m.order_id FOR SHARE) IS NULL"},
 };
 
 static const po_setting settings[] = {

@@ -97,6 +97,48 @@ def test_p26_an_address_refused_for_good_goes_to_a_person(order, effects, sink) 
     assert sink.to(address(order)) == []
 
 
+@pytest.mark.parametrize("first, why", [("no address at all", "bad_address"), ("nobody@example.org", "refused 550")])
+def test_p26_another_address_ends_the_review(order, effects, sink, first: str, why: str) -> None:
+    if why == "refused 550":
+        sink.refuse_recipient(times=1)
+    order.contact(first)
+    order.says("qualified", received=1000)
+    wait_mail(effects, order, "review", 1, why)
+    order.contact(address(order))
+    wait_mail(effects, order, "sent", 1, None)
+    assert len(sink.to(address(order))) == 1 and sink.to(first) == []
+
+
+def test_p26_an_address_that_comes_while_a_mail_goes_to_review_is_used(order, stack, effects, sink) -> None:
+    """Erased, and given anew in the moment in which its worker has found none."""
+    query = stack.postgres.query
+    sink.refuse()
+    order.contact(address(order))
+    order.says("qualified", received=1000)
+    until(lambda: query("UPDATE receipts.mail SET due_at = 'infinity' WHERE order_id = %s AND state = 'due'"
+                        " AND attempts > 0 RETURNING true", order.id), 20, "put off")
+    sink.accept()
+    order.contact(None)
+    until(lambda: query("SELECT 1 FROM receipts.contact WHERE order_id = %s AND email IS NULL", order.id), 20, "erased")
+    query("CREATE FUNCTION receipts.hold() RETURNS trigger LANGUAGE plpgsql AS"
+          " $$ BEGIN PERFORM pg_advisory_xact_lock(7); RETURN NEW; END $$")
+    query("CREATE TRIGGER hold BEFORE UPDATE ON receipts.mail FOR EACH ROW WHEN (NEW.last_error = 'no_address')"
+          " EXECUTE FUNCTION receipts.hold()")
+    try:
+        with stack.postgres.connect(autocommit=False) as conn:
+            conn.execute("SELECT pg_advisory_xact_lock(7)")
+            query("UPDATE receipts.mail SET due_at = now() WHERE order_id = %s", order.id)
+            until(lambda: query("SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"), 20,
+                  "the worker has found no address")
+            order.contact(address(order))
+            until(lambda: query("SELECT 1 FROM receipts.contact WHERE order_id = %s AND email IS NOT NULL", order.id)
+                  or query("SELECT 1 FROM pg_locks WHERE locktype <> 'advisory' AND NOT granted"), 20, "it comes")
+            conn.rollback()
+        wait_mail(effects, order, "sent", 1, None)
+    finally:
+        query("DROP FUNCTION receipts.hold CASCADE")
+
+
 def test_p26_refused_for_now_is_tried_again(order, effects, sink) -> None:
     sink.refuse(times=2)
     order.contact(address(order))
