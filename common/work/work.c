@@ -112,14 +112,13 @@ static bool do_row(po_workers *w, po_pg **pg, const po_work_item *item, po_arena
     bool held = false;
     po_work_outcome outcome = w->work.run(w->work.arg, *pg, item, arena, &why);
     po_arena_reset(arena);
-    if (outcome == PO_WORK_LATER) {
-        if (why.kind)
-            po_log_err(PO_WARN, "work put off", &why, PO_TEXT("work", name),
-                       PO_TEXT("id", po_str_copy(arena, item->id).p),
-                       PO_INT("attempts", item->attempts + 1));
-        if (!ensure(w, pg, err) || !put_off(w, *pg, item, arena, &why, &held, err))
-            return false;
-    }
+    if (outcome != PO_WORK_DONE && why.kind)
+        po_log_err(PO_WARN, outcome == PO_WORK_LATER ? "work put off" : "work left to its lease",
+                   &why, PO_TEXT("work", name), PO_TEXT("id", po_str_copy(arena, item->id).p),
+                   PO_INT("attempts", item->attempts + (outcome == PO_WORK_LATER)));
+    if (outcome == PO_WORK_LATER &&
+        (!ensure(w, pg, err) || !put_off(w, *pg, item, arena, &why, &held, err)))
+        return false;
     if (outcome == PO_WORK_DONE)
         po_count(metrics.done, name, 1);
     else

@@ -34,7 +34,8 @@ typedef struct po_work {
     int64_t idle_ms; // between looks when nothing was due; po_work_wake cuts it short
     int64_t backoff_ms, backoff_cap_ms;
     // Does one row. `pg` is not inside a transaction; records its own final outcome (guarded by token) before
-    // it returns DONE. err, when filled, explains LATER: it is logged and stored. arena is dropped afterwards.
+    // it returns DONE. err, when filled, explains LATER or SKIP and is logged; for LATER stored. arena is dropped
+    // afterwards.
     po_work_outcome (*run)(void *arg, po_pg *pg, const po_work_item *item, po_arena *arena,
                            po_err *err);
     void *arg;
