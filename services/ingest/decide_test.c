@@ -141,6 +141,11 @@ static void walks_of_a_payment(void **state) {
          {paid("p1", 1000, 100), EVENT_REVIEW_REQUIRED, ORDER_REVIEW, 1000, 0, 1000, 0},
          {paid("p2", 2000, 200), EVENT_ADJUSTED, ORDER_REVIEW, 3000, 0, 2000, 0},
          {paid("p3", 1900, 300), EVENT_QUALIFIED, ORDER_PAID, 4900, 0, 1900, 1});
+    o.max_discount = 1000;
+    WALK("paid, then told of a discount: another due", o,
+         {paid("p1", 4900, 100), EVENT_QUALIFIED, ORDER_PAID, 4900, 0, 4900, 1},
+         {discounted(paid("p1", 4900, 100), 500), EVENT_ADJUSTED, ORDER_PAID, 4900, 0, 0, 1});
+    o.max_discount = 0;
     WALK("paid twice", o, {paid("p1", 4900, 100), EVENT_QUALIFIED, ORDER_PAID, 4900, 0, 4900, 1},
          {paid("p2", 4900, 200), EVENT_ADJUSTED, ORDER_PAID, 9800, 0, 4900, 1});
     WALK("over, then partly refunded", o,

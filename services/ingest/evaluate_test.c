@@ -182,6 +182,15 @@ static void refunds_are_counted_per_payment(void **state) {
          4900,
          4900,
          2000},
+        {"the largest of the running totals, whichever was stated last",
+         {paid("p1", 4900, 100), refund_total("c:2000", "p1", 2000, 200),
+          refund_total("c:1000", "p1", 1000, 300)},
+         ORDER_PAID,
+         VERDICT_QUALIFIED,
+         "",
+         4900,
+         4900,
+         2000},
         {"by both",
          {paid("p1", 4900, 100), refund("r1", "p1", STATE_PAID, 1000, 200),
           refund("r2", "p1", STATE_PAID, 1000, 300), refund_total("c:1000", "p1", 1000, 200),
@@ -326,6 +335,18 @@ static void a_discount_within_the_limit_lowers_due(void **state) {
          0},
     };
     CHECK(&o, rows);
+    o.max_discount = 3000;
+    const row beside[] = {
+        {"waived beside a payment: the rest",
+         {waived(paid("cs1", 0, 100)), paid("p2", 1900, 90)},
+         ORDER_PAID,
+         VERDICT_QUALIFIED,
+         "",
+         1900,
+         1900,
+         0},
+    };
+    CHECK(&o, beside);
     o.max_discount = 4900;
     const row all[] = {
         // Report 26: a 100 % coupon.
@@ -427,6 +448,23 @@ static void contradictions_and_strangers_are_reviewed(void **state) {
          4900,
          4900,
          20},
+        {"two amounts of a failed refund: the smaller never was",
+         {paid("p1", 4900, 100), refund("r1", "p1", STATE_FAILED, 10, 200),
+          refund("r1", "p1", STATE_FAILED, 20, 200), refund_total("c:100", "p1", 100, 210)},
+         ORDER_REVIEW,
+         VERDICT_INCONSISTENT,
+         "contradiction",
+         4900,
+         4900,
+         90},
+        {"refunded in another currency",
+         {paid("p1", 4900, 100), in_unit(refund("r1", "p1", STATE_PAID, 10, 200), EUR)},
+         ORDER_REVIEW,
+         VERDICT_INCONSISTENT,
+         "foreign_currency",
+         4900,
+         4900,
+         0},
         // Report 41: 100 VND for 100 USD.
         {"another currency counts 0",
          {in_unit(paid("p1", 4900, 100), EUR)},
@@ -708,6 +746,13 @@ static void units_rescale_exactly_or_are_foreign(void **state) {
          0},
     };
     CHECK(&o, rows);
+    for (int i = 0; i < 2; i++) { // and at the earlier of its two times
+        position p = evaluate_facts(&o,
+                                    (fact[]){in_unit(paid("p1", 1500, i ? 200 : 100), sat),
+                                             in_unit(paid("p1", 1500000, i ? 100 : 200), msat)},
+                                    2);
+        assert_int_equal(p.paid_at_us, 100 * PO_SECOND_US);
+    }
     o.price = (po_money){1500, sat};
     const row finer[] = {{"finer",
                           {in_unit(paid("p1", 1500000, 100), msat)},

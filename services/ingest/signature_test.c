@@ -25,6 +25,11 @@ static void any_candidate_matches_and_none_does_not(void **state) {
     assert_true(signature_matches(mac, (const uint8_t(*)[MAC_SIZE])candidates, 2));
     assert_false(signature_matches(mac, (const uint8_t(*)[MAC_SIZE])candidates, 1));
     assert_false(signature_matches(mac, (const uint8_t(*)[MAC_SIZE])candidates, 0));
+    for (size_t i = 0; i < MAC_SIZE; i++) { // whole: every byte of it counts
+        candidates[1][i] ^= 1;
+        assert_false(signature_matches(mac, (const uint8_t(*)[MAC_SIZE])candidates, 3));
+        candidates[1][i] ^= 1;
+    }
 }
 
 static void timestamps_have_one_spelling(void **state) {

@@ -388,6 +388,11 @@ static void a_refund_of_a_charge_waits_for_the_charge(void **state) {
         read_type(*state, "refund.created",
                   "{\"id\":\"re_1\",\"amount\":1,\"currency\":\"eur\",\"created\":1759999990}"),
         "refund_without_payment");
+    assert_problem(
+        read_type(*state, "refund.created",
+                  "{\"id\":\"re_1\",\"amount\":-1,\"currency\":\"eur\",\"charge\":\"ch_1\","
+                  "\"created\":1759999990}"),
+        "amount_negative");
 }
 
 // Report 35: amount_refunded is cumulative, `refunded` is true only when all is.
@@ -407,6 +412,9 @@ static void a_refunded_charge_states_its_running_total(void **state) {
     assert_true(o->needs_payment);
     assert_int_equal(o->awaits_payment.n, 0);
     assert_str(o->refs[0].kind, "charge");
+    assert_problem(read_type(*state, "charge.refunded",
+                             "{\"id\":\"ch_1\",\"amount_refunded\":-1,\"currency\":\"eur\"}"),
+                   "amount_negative");
 }
 
 static void all_else_is_kept_and_ignored(void **state) {
@@ -570,10 +578,48 @@ static void the_digest_is_of_what_was_read(void **state) {
         SESSION("\"payment_status\":\"paid\",\"amount_total\":4900,\"currency\":\"eur\",\"payment_"
                 "intent\":\"pi_1\","
                 "\"client_reference_id\":\"o-78\",\"metadata\":{\"order_id\":\"o-79\"}"),
+        SESSION("\"payment_status\":\"paid\",\"amount_total\":4900,\"currency\":\"eur\",\"payment_"
+                "intent\":\"pi_1\",\"total_details\":{\"amount_discount\":1},"
+                "\"client_reference_id\":\"o-78\",\"metadata\":{\"order_id\":\"o-77\"}"),
     };
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         assert_memory_not_equal(read_type(*state, "checkout.session.completed", others[i])->digest,
                                 first, 32);
+    // Nor does another time of the same money: which of two is the fact's own decides what is late.
+    o = read_body(*state, "{\"id\":\"evt_1\",\"object\":\"event\",\"type\":"
+                          "\"checkout.session.completed\",\"created\":1760000001,"
+                          "\"livemode\":true,\"data\":{\"object\":" PAID_49 "}}");
+    assert_int_equal(o->facts[0].amount, 4900);
+    assert_memory_not_equal(o->digest, first, 32);
+}
+
+static void the_digest_of_a_refund_is_of_all_it_says(void **state) {
+    static const char *const rows[][7] = {
+        {"re_1", "1000", "eur", "ch_1", "pi_1", "pending", "1759999990"},
+        {"re_2", "1000", "eur", "ch_1", "pi_1", "pending", "1759999990"},
+        {"re_1", "1001", "eur", "ch_1", "pi_1", "pending", "1759999990"},
+        {"re_1", "1000", "usd", "ch_1", "pi_1", "pending", "1759999990"},
+        {"re_1", "1000", "eur", "ch_2", "pi_1", "pending", "1759999990"},
+        {"re_1", "1000", "eur", "ch_1", "pi_2", "pending", "1759999990"},
+        {"re_1", "1000", "eur", "ch_1", "pi_1", "succeeded", "1759999990"},
+        {"re_1", "1000", "eur", "ch_1", "pi_1", "pending", "1759999991"},
+    };
+    enum { N = sizeof rows / sizeof *rows };
+    uint8_t seen[N][32];
+    fixture *f = *state;
+    for (size_t i = 0; i < N; i++) {
+        const char *const *r = rows[i];
+        const observation *o = read_type(
+            f, "refund.updated",
+            po_printf(f->arena,
+                      "{\"id\":\"%s\",\"amount\":%s,\"currency\":\"%s\",\"charge\":\"%s\","
+                      "\"payment_intent\":\"%s\",\"status\":\"%s\",\"created\":%s}",
+                      r[0], r[1], r[2], r[3], r[4], r[5], r[6]));
+        assert_int_equal(o->disposition, OBS_FACTS);
+        memcpy(seen[i], o->digest, 32);
+        for (size_t k = 0; k < i; k++)
+            assert_memory_not_equal(seen[i], seen[k], 32);
+    }
 }
 
 // Report 40: the exponent is Stripe's, not always 2.
@@ -626,6 +672,7 @@ int main(void) {
         READ(envelopes_that_cannot_be_read_are_quarantined),
         READ(odd_metadata_is_no_order_id),
         READ(the_digest_is_of_what_was_read),
+        READ(the_digest_of_a_refund_is_of_all_it_says),
         cmocka_unit_test(units_are_stripes_own),
         READ(amounts_are_64_bits),
     };
