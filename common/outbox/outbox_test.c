@@ -1,29 +1,14 @@
 // The canonical table with what it must refuse, the writer's batch, and the ring, against a private
 // cluster.
 #include "../../tests/support/pgtest.h"
-#include "base/cleanup.h"
-#include "base/clock.h"
 #include "outbox/outbox.h"
 #include <libgen.h>
 #include <poll.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 
 static pgtest cluster;
 static const po_outbox outbox = PO_OUTBOX("owner");
 static const uint8_t fp[32] = {1, 2, 3};
-
-static po_pg *connection(void) {
-    po_pg *pg = NULL;
-    po_err err = {0};
-    if (!po_pg_open(&(po_pg_options){.dsn = cluster.dsn}, &pg, &err))
-        fail_msg("%s", err.text);
-    return pg;
-}
 
 static po_res *query(po_pg *pg, const char *sql) {
     po_res *res = NULL;
@@ -54,7 +39,7 @@ static void create_tables(po_pg *pg) {
 static int start_cluster(void **state) {
     (void)state;
     pgtest_start(&cluster);
-    PO_AUTO(po_pg_close) po_pg *pg = connection();
+    PO_AUTO(po_pg_close) po_pg *pg = pgtest_connection(&cluster);
     create_tables(pg);
     return 0;
 }
@@ -82,7 +67,7 @@ static void test_batch_keeps_its_order(void **state) {
     (void)state;
     enum { N = 300 };
     PO_AUTO(po_arena_free) po_arena *arena = po_arena_new();
-    PO_AUTO(po_pg_close) po_pg *pg = connection();
+    PO_AUTO(po_pg_close) po_pg *pg = pgtest_connection(&cluster);
     po_outbox_row rows[N];
     po_err err = {0};
     for (int i = 0; i < N; i++)
@@ -117,7 +102,7 @@ static void test_batch_keeps_its_order(void **state) {
 static void test_what_the_table_refuses(void **state) {
     (void)state;
     PO_AUTO(po_arena_free) po_arena *arena = po_arena_new();
-    PO_AUTO(po_pg_close) po_pg *pg = connection();
+    PO_AUTO(po_pg_close) po_pg *pg = pgtest_connection(&cluster);
     po_outbox_row rows[7];
     for (int i = 0; i < 7; i++)
         rows[i] = good_row(1);
@@ -139,7 +124,7 @@ static void test_what_the_table_refuses(void **state) {
 
 static void test_schema_is_known_once(void **state) {
     (void)state;
-    PO_AUTO(po_pg_close) po_pg *pg = connection();
+    PO_AUTO(po_pg_close) po_pg *pg = pgtest_connection(&cluster);
     po_err err = {0};
     for (int i = 0; i < 2; i++) {
         assert_true(
@@ -154,7 +139,7 @@ static void test_schema_is_known_once(void **state) {
 // --- The ring
 
 static po_pg *listener(void) {
-    po_pg *pg = connection();
+    po_pg *pg = pgtest_connection(&cluster);
     po_err err = {0};
     assert_true(po_pg_exec(pg, "LISTEN outbox_owner", &err));
     return pg;
@@ -212,7 +197,7 @@ static void test_closing_rings_what_was_wanted(void **state) {
 // 40,000 rings are few notifications: one each 2 ms at most.
 static void test_many_rings_are_few_notifications(void **state) {
     (void)state;
-    PO_AUTO(po_pg_close) po_pg *pg = connection();
+    PO_AUTO(po_pg_close) po_pg *pg = pgtest_connection(&cluster);
     po_ring *ring = NULL;
     po_err err = {0};
     PGconn *counter = PQconnectdb(cluster.dsn);

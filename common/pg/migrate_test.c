@@ -1,14 +1,8 @@
 // Migrations against a private cluster: applied once, in order, whole or not at all; a changed one
 // is refused.
 #include "../../tests/support/pgtest.h"
-#include "base/cleanup.h"
 #include "pg/migrate.h"
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 
 static pgtest cluster;
 
@@ -20,22 +14,6 @@ static const po_file changed = {"0002_chair.sql", "INSERT INTO house.room VALUES
 static const po_file broken = {"0003_broken.sql",
                                "INSERT INTO house.room VALUES (4); SELECT 1 / 0;"};
 static const po_file end = {NULL, NULL};
-
-static po_pg *connection(void) {
-    po_pg *pg = NULL;
-    po_err err = {0};
-    if (!po_pg_open(&(po_pg_options){.dsn = cluster.dsn}, &pg, &err))
-        fail_msg("%s", err.text);
-    return pg;
-}
-
-static int64_t number(po_pg *pg, const char *sql) {
-    PO_AUTO(po_res_done) po_res *res = NULL;
-    po_err err = {0};
-    if (!po_pg_run(pg, &(po_stmt){sql, sql}, NULL, &res, &err))
-        fail_msg("%s", err.text);
-    return po_res_i64(res, 0, 0);
-}
 
 static int start_cluster(void **state) {
     (void)state;
@@ -51,7 +29,7 @@ static int stop_cluster(void **state) {
 
 static int drop_house(void **state) {
     (void)state;
-    PO_AUTO(po_pg_close) po_pg *pg = connection();
+    PO_AUTO(po_pg_close) po_pg *pg = pgtest_connection(&cluster);
     po_err err = {0};
     assert_true(po_pg_exec(pg, "DROP SCHEMA IF EXISTS house CASCADE", &err));
     return 0;
@@ -59,21 +37,21 @@ static int drop_house(void **state) {
 
 static void test_twice_is_once(void **state) {
     (void)state;
-    PO_AUTO(po_pg_close) po_pg *pg = connection();
+    PO_AUTO(po_pg_close) po_pg *pg = pgtest_connection(&cluster);
     po_err err = {0};
     const po_file before[] = {first, end}, after[] = {first, second, end};
     assert_true(po_migrate(pg, "house", before, &err));
     assert_true(po_migrate(pg, "house", after, &err));
     assert_true(po_migrate(pg, "house", after, &err));
-    assert_int_equal(number(pg, "SELECT sum(n) FROM house.room"), 3);
-    assert_int_equal(number(pg, "SELECT count(*) FROM house.schema_migration"), 2);
+    assert_int_equal(pgtest_number(pg, "SELECT sum(n) FROM house.room"), 3);
+    assert_int_equal(pgtest_number(pg, "SELECT count(*) FROM house.schema_migration"), 2);
     // An older program finds newer files applied and has nothing to do.
     assert_true(po_migrate(pg, "house", before, &err));
 }
 
 static void test_changed_file_is_refused(void **state) {
     (void)state;
-    PO_AUTO(po_pg_close) po_pg *pg = connection();
+    PO_AUTO(po_pg_close) po_pg *pg = pgtest_connection(&cluster);
     po_err err = {0};
     const po_file as_it_was[] = {first, second, end}, as_it_is[] = {first, changed, end};
     assert_true(po_migrate(pg, "house", as_it_was, &err));
@@ -81,23 +59,23 @@ static void test_changed_file_is_refused(void **state) {
     assert_int_equal(err.kind, PO_REFUSED);
     assert_string_equal(err.code, "migration_changed");
     assert_non_null(strstr(err.text, "0002_chair.sql"));
-    assert_int_equal(number(pg, "SELECT sum(n) FROM house.room"), 3);
+    assert_int_equal(pgtest_number(pg, "SELECT sum(n) FROM house.room"), 3);
 }
 
 static void test_broken_file_leaves_nothing(void **state) {
     (void)state;
-    PO_AUTO(po_pg_close) po_pg *pg = connection();
+    PO_AUTO(po_pg_close) po_pg *pg = pgtest_connection(&cluster);
     po_err err = {0};
     const po_file files[] = {first, second, broken, end};
     assert_false(po_migrate(pg, "house", files, &err));
     assert_string_equal(err.code, "22012");
-    assert_int_equal(number(pg, "SELECT sum(n) FROM house.room"), 3);
-    assert_int_equal(number(pg, "SELECT count(*) FROM house.schema_migration"), 2);
+    assert_int_equal(pgtest_number(pg, "SELECT sum(n) FROM house.room"), 3);
+    assert_int_equal(pgtest_number(pg, "SELECT count(*) FROM house.schema_migration"), 2);
 }
 
 static void *migrate(void *arg) {
     (void)arg;
-    PO_AUTO(po_pg_close) po_pg *pg = connection();
+    PO_AUTO(po_pg_close) po_pg *pg = pgtest_connection(&cluster);
     po_err err = {0};
     const po_file files[] = {first, second, end};
     return po_migrate(pg, "house", files, &err) ? NULL : (void *)1;
@@ -113,8 +91,8 @@ static void test_two_at_once_take_turns(void **state) {
         pthread_join(threads[i], &failed);
         assert_null(failed);
     }
-    PO_AUTO(po_pg_close) po_pg *pg = connection();
-    assert_int_equal(number(pg, "SELECT sum(n) FROM house.room"), 3);
+    PO_AUTO(po_pg_close) po_pg *pg = pgtest_connection(&cluster);
+    assert_int_equal(pgtest_number(pg, "SELECT sum(n) FROM house.room"), 3);
 }
 
 int main(void) {

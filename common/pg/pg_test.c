@@ -1,62 +1,26 @@
 // Against a private cluster: what callers rely on when a statement, a COMMIT or a connection fails.
 #include "../../tests/support/pgtest.h"
-#include "base/clock.h"
-#include "base/cleanup.h"
 #include "pg/pg_impl.h"
-#include <errno.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <sys/socket.h>
-#include <cmocka.h>
 
 static pgtest cluster;
-
-static po_pg *connection(int lock_timeout_ms) {
-    po_pg_options options = {
-        .dsn = cluster.dsn, .application_name = "pg_test", .lock_timeout_ms = lock_timeout_ms};
-    po_pg *pg = NULL;
-    po_err err = {0};
-    if (!po_pg_open(&options, &pg, &err))
-        fail_msg("%s", err.text);
-    return pg;
-}
-
-static void exec(po_pg *pg, const char *sql) {
-    po_err err = {0};
-    if (!po_pg_exec(pg, sql, &err))
-        fail_msg("%s: %s", sql, err.text);
-}
-
-static int64_t number(po_pg *pg, const char *sql) {
-    PO_AUTO(po_res_done) po_res *res = NULL;
-    po_err err = {0};
-    if (!po_pg_run(pg, &(po_stmt){NULL, sql}, NULL, &res, &err))
-        fail_msg("%s: %s", sql, err.text);
-    return po_res_i64(res, 0, 0);
-}
-
-static void wait_for(po_pg *pg, const char *sql, int64_t wanted) {
-    for (int64_t end_ms = po_mono_ms() + 20000; number(pg, sql) != wanted; usleep(5000))
-        assert_true(po_mono_ms() < end_ms);
-}
 
 static int start_cluster(void **state) {
     (void)state;
     pgtest_start(&cluster);
-    PO_AUTO(po_pg_close) po_pg *pg = connection(0);
-    exec(pg, "CREATE TABLE t (id int PRIMARY KEY, v text);"
-             "CREATE FUNCTION wait_at_commit() RETURNS trigger LANGUAGE plpgsql AS $$"
-             " BEGIN PERFORM pg_advisory_xact_lock(42); RETURN NULL; END $$;"
-             "CREATE FUNCTION die_at_commit() RETURNS trigger LANGUAGE plpgsql AS $$"
-             " BEGIN PERFORM pg_terminate_backend(pg_backend_pid()); RETURN NULL; END $$;"
-             "CREATE TABLE waits (id int); CREATE TABLE dies (id int);"
-             "CREATE CONSTRAINT TRIGGER w AFTER INSERT ON waits DEFERRABLE INITIALLY DEFERRED"
-             " FOR EACH ROW EXECUTE FUNCTION wait_at_commit();"
-             "CREATE CONSTRAINT TRIGGER d AFTER INSERT ON dies DEFERRABLE INITIALLY DEFERRED"
-             " FOR EACH ROW EXECUTE FUNCTION die_at_commit();");
+    PO_AUTO(po_pg_close) po_pg *pg = pgtest_connection(&cluster);
+    pgtest_exec(pg,
+                "CREATE TABLE t (id int PRIMARY KEY, v text);"
+                "CREATE FUNCTION wait_at_commit() RETURNS trigger LANGUAGE plpgsql AS $$"
+                " BEGIN PERFORM pg_advisory_xact_lock(42); RETURN NULL; END $$;"
+                "CREATE FUNCTION die_at_commit() RETURNS trigger LANGUAGE plpgsql AS $$"
+                " BEGIN PERFORM pg_terminate_backend(pg_backend_pid()); RETURN NULL; END $$;"
+                "CREATE TABLE waits (id int); CREATE TABLE dies (id int);"
+                "CREATE CONSTRAINT TRIGGER w AFTER INSERT ON waits DEFERRABLE INITIALLY DEFERRED"
+                " FOR EACH ROW EXECUTE FUNCTION wait_at_commit();"
+                "CREATE CONSTRAINT TRIGGER d AFTER INSERT ON dies DEFERRABLE INITIALLY DEFERRED"
+                " FOR EACH ROW EXECUTE FUNCTION die_at_commit();");
     return 0;
 }
 
@@ -72,7 +36,7 @@ static void test_scalars_come_back(void **state) {
     (void)state;
     static const po_stmt echo = {"echo", "SELECT $1, $2, $3, $4, $5, $6, $7, $8::int8"};
     PO_AUTO(po_arena_free) po_arena *arena = po_arena_new();
-    PO_AUTO(po_pg_close) po_pg *pg = connection(0);
+    PO_AUTO(po_pg_close) po_pg *pg = pgtest_connection(&cluster);
     PO_AUTO(po_res_done) po_res *res = NULL;
     po_uuid id = po_uuid_v7(po_now_us());
     po_args *args = po_args_new(arena);
@@ -102,7 +66,7 @@ static void test_nulls_stay_apart_from_empty(void **state) {
     static const po_stmt echo = {"nulls",
                                  "SELECT $1, $2, $3, $4, 'x'::name, '{\"a\":1}'::jsonb, 7::int2"};
     PO_AUTO(po_arena_free) po_arena *arena = po_arena_new();
-    PO_AUTO(po_pg_close) po_pg *pg = connection(0);
+    PO_AUTO(po_pg_close) po_pg *pg = pgtest_connection(&cluster);
     PO_AUTO(po_res_done) po_res *res = NULL;
     po_args *args = po_args_new(arena);
     po_arg_text(args, (po_str){NULL, 0});
@@ -126,7 +90,7 @@ static void test_infinite_times(void **state) {
     static const po_stmt times = {
         "infinite", "SELECT 'infinity'::timestamptz, '-infinity'::timestamptz, $1 = 'infinity'"};
     PO_AUTO(po_arena_free) po_arena *arena = po_arena_new();
-    PO_AUTO(po_pg_close) po_pg *pg = connection(0);
+    PO_AUTO(po_pg_close) po_pg *pg = pgtest_connection(&cluster);
     PO_AUTO(po_res_done) po_res *res = NULL;
     po_args *args = po_args_new(arena);
     po_arg_time(args, INT64_MAX);
@@ -147,7 +111,7 @@ static void test_arrays_come_back_in_order(void **state) {
         "arrays", "SELECT * FROM unnest($1::int4[], $2::int8[], $3::bool[], $4::text[], "
                   "$5::bytea[], $6::uuid[], $7::timestamptz[])"};
     PO_AUTO(po_arena_free) po_arena *arena = po_arena_new();
-    PO_AUTO(po_pg_close) po_pg *pg = connection(0);
+    PO_AUTO(po_pg_close) po_pg *pg = pgtest_connection(&cluster);
     PO_AUTO(po_res_done) po_res *res = NULL;
     po_uuid ids[3] = {po_uuid_v7(1000), po_uuid_v7(2000), po_uuid_v7(3000)};
     po_args *args = po_args_new(arena);
@@ -181,7 +145,7 @@ static void test_empty_arrays_are_no_rows(void **state) {
     (void)state;
     static const po_stmt count = {"empty", "SELECT count(*) FROM unnest($1::text[], $2::int8[])"};
     PO_AUTO(po_arena_free) po_arena *arena = po_arena_new();
-    PO_AUTO(po_pg_close) po_pg *pg = connection(0);
+    PO_AUTO(po_pg_close) po_pg *pg = pgtest_connection(&cluster);
     PO_AUTO(po_res_done) po_res *res = NULL;
     po_args *args = po_args_new(arena);
     po_arg_texts(args, NULL, 0);
@@ -197,7 +161,7 @@ static void test_types_belong_to_the_statement(void **state) {
     (void)state;
     static const po_stmt echo = {"typed", "SELECT $1::text"};
     PO_AUTO(po_arena_free) po_arena *arena = po_arena_new();
-    PO_AUTO(po_pg_close) po_pg *pg = connection(0);
+    PO_AUTO(po_pg_close) po_pg *pg = pgtest_connection(&cluster);
     po_err err = {0};
     for (int round = 0; round < 2; round++) {
         po_args *args[3] = {po_args_new(arena), po_args_new(arena), po_args_new(arena)};
@@ -212,14 +176,14 @@ static void test_types_belong_to_the_statement(void **state) {
                                   : po_res_null(res, 0, 0));
         }
     }
-    assert_int_equal(number(pg, "SELECT count(*) FROM pg_prepared_statements"), 3);
+    assert_int_equal(pgtest_number(pg, "SELECT count(*) FROM pg_prepared_statements"), 3);
 }
 
 static void test_affected_rows(void **state) {
     (void)state;
     static const po_stmt insert = {"affected",
                                    "INSERT INTO t SELECT g, 'x' FROM generate_series(900, 904) g"};
-    PO_AUTO(po_pg_close) po_pg *pg = connection(0);
+    PO_AUTO(po_pg_close) po_pg *pg = pgtest_connection(&cluster);
     PO_AUTO(po_res_done) po_res *res = NULL;
     po_err err = {0};
     assert_true(po_pg_run(pg, &insert, NULL, &res, &err));
@@ -285,7 +249,7 @@ static void test_kinds_of_failure(void **state) {
         {"DO $$ BEGIN RAISE SQLSTATE 'XX001'; END $$", "XX001", PO_BUG},
         {"DO $$ BEGIN RAISE SQLSTATE '40001'; END $$", "40001", PO_RETRY},
     };
-    PO_AUTO(po_pg_close) po_pg *pg = connection(0);
+    PO_AUTO(po_pg_close) po_pg *pg = pgtest_connection(&cluster);
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         po_err by_run = {0}, by_exec = {0};
         assert_false(po_pg_run(pg, &(po_stmt){NULL, cases[i].sql}, NULL, NULL, &by_run));
@@ -296,14 +260,14 @@ static void test_kinds_of_failure(void **state) {
         assert_int_equal(by_exec.kind, cases[i].kind);
         assert_true(po_pg_alive(pg));
     }
-    assert_int_equal(number(pg, "SELECT 1"), 1);
+    assert_int_equal(pgtest_number(pg, "SELECT 1"), 1);
 }
 
 static void test_constraint_is_named_and_row_is_not(void **state) {
     (void)state;
     static const po_stmt put = {"put_secret", "INSERT INTO secret VALUES ('hush'), ('hush')"};
-    PO_AUTO(po_pg_close) po_pg *pg = connection(0);
-    exec(pg, "CREATE TABLE secret (v text CONSTRAINT only_once PRIMARY KEY)");
+    PO_AUTO(po_pg_close) po_pg *pg = pgtest_connection(&cluster);
+    pgtest_exec(pg, "CREATE TABLE secret (v text CONSTRAINT only_once PRIMARY KEY)");
     po_err err = {0};
     assert_false(po_pg_run(pg, &put, NULL, NULL, &err));
     assert_non_null(strstr(err.text, "put_secret"));
@@ -314,11 +278,12 @@ static void test_constraint_is_named_and_row_is_not(void **state) {
 static void test_lock_timeout(void **state) {
     (void)state;
     static const po_stmt lock = {"lock_row", "SELECT FROM t WHERE id = 500 FOR NO KEY UPDATE"};
-    PO_AUTO(po_pg_close) po_pg *holder = connection(0);
-    PO_AUTO(po_pg_close) po_pg *pg = connection(50);
-    exec(holder, "INSERT INTO t VALUES (500, '')");
-    exec(holder, "BEGIN; UPDATE t SET v = '' WHERE id = 500");
+    PO_AUTO(po_pg_close) po_pg *holder = pgtest_connection(&cluster);
+    PO_AUTO(po_pg_close) po_pg *pg = NULL;
+    pgtest_exec(holder, "INSERT INTO t VALUES (500, '')");
+    pgtest_exec(holder, "BEGIN; UPDATE t SET v = '' WHERE id = 500");
     po_err err = {0};
+    assert_true(po_pg_open(&(po_pg_options){.dsn = cluster.dsn, .lock_timeout_ms = 50}, &pg, &err));
     {
         PO_AUTO(po_tx_done) po_tx tx = {0};
         assert_true(po_tx_begin(pg, &tx, &err));
@@ -328,7 +293,7 @@ static void test_lock_timeout(void **state) {
         assert_false(po_pg_is_deployment(&err));
     }
     assert_true(po_pg_reusable(pg));
-    exec(holder, "ROLLBACK");
+    pgtest_exec(holder, "ROLLBACK");
     assert_true(po_pg_run(pg, &lock, NULL, NULL, &err));
 }
 
@@ -337,14 +302,14 @@ static void test_outgrown_plan_ends_with_the_connection(void **state) {
     (void)state;
     static const po_stmt all = {"all_of_it", "SELECT * FROM outgrown"};
     PO_AUTO(po_pool_close) po_pool *pool = NULL;
-    PO_AUTO(po_pg_close) po_pg *other = connection(0);
-    exec(other, "CREATE TABLE outgrown (a int)");
+    PO_AUTO(po_pg_close) po_pg *other = pgtest_connection(&cluster);
+    pgtest_exec(other, "CREATE TABLE outgrown (a int)");
     po_err err = {0};
     po_pg *pg = NULL;
     assert_true(po_pool_open(&(po_pg_options){.dsn = cluster.dsn}, 1, &pool, &err));
     assert_true(po_pool_acquire(pool, 5000, &pg, &err));
     assert_true(po_pg_run(pg, &all, NULL, NULL, &err));
-    exec(other, "ALTER TABLE outgrown ADD b text");
+    pgtest_exec(other, "ALTER TABLE outgrown ADD b text");
     assert_false(po_pg_run(pg, &all, NULL, NULL, &err));
     assert_int_equal(err.kind, PO_RETRY);
     po_pool_release(pool, &pg);
@@ -369,7 +334,7 @@ static void test_pipeline_in_one_flight(void **state) {
     static const po_stmt count = {"count_t",
                                   "SELECT count(*) FROM t WHERE id BETWEEN $1 AND $1 + 9"};
     PO_AUTO(po_arena_free) po_arena *arena = po_arena_new();
-    PO_AUTO(po_pg_close) po_pg *pg = connection(0);
+    PO_AUTO(po_pg_close) po_pg *pg = pgtest_connection(&cluster);
     po_err err = {0};
     po_res *res[4] = {0};
     PO_AUTO(po_tx_done) po_tx tx = {0};
@@ -388,13 +353,13 @@ static void test_pipeline_in_one_flight(void **state) {
     assert_true(po_tx_commit(&tx, &err)); // lands the insert as well
     assert_true(po_pipe_end(pg, &err));
     assert_true(po_pg_reusable(pg));
-    assert_int_equal(number(pg, "SELECT count(*) FROM t WHERE id BETWEEN 10 AND 19"), 3);
+    assert_int_equal(pgtest_number(pg, "SELECT count(*) FROM t WHERE id BETWEEN 10 AND 19"), 3);
 }
 
 static void test_first_failure_is_reported_and_all_rolled_back(void **state) {
     (void)state;
     PO_AUTO(po_arena_free) po_arena *arena = po_arena_new();
-    PO_AUTO(po_pg_close) po_pg *pg = connection(0);
+    PO_AUTO(po_pg_close) po_pg *pg = pgtest_connection(&cluster);
     static const po_stmt broken = {"broken", "SELECT * FROM not_there"};
     static const po_stmt never = {"never", "SELECT 1 / 0"};
     po_err err = {0};
@@ -412,18 +377,18 @@ static void test_first_failure_is_reported_and_all_rolled_back(void **state) {
             assert_null(res[i]);
     }
     assert_true(po_pg_reusable(pg));
-    assert_int_equal(number(pg, "SELECT count(*) FROM t WHERE id = 20"), 0);
+    assert_int_equal(pgtest_number(pg, "SELECT count(*) FROM t WHERE id = 20"), 0);
     // What was skipped behind the failure is prepared when it comes again.
     assert_false(po_pg_run(pg, &never, NULL, NULL, &err));
     assert_string_equal(err.code, "22012");
-    exec(pg, "CREATE TABLE not_there (a int)");
+    pgtest_exec(pg, "CREATE TABLE not_there (a int)");
     assert_true(po_pg_run(pg, &broken, NULL, NULL, &err));
 }
 
 static void test_failure_in_the_flight_of_commit(void **state) {
     (void)state;
     PO_AUTO(po_arena_free) po_arena *arena = po_arena_new();
-    PO_AUTO(po_pg_close) po_pg *pg = connection(0);
+    PO_AUTO(po_pg_close) po_pg *pg = pgtest_connection(&cluster);
     po_err err = {0};
     PO_AUTO(po_tx_done) po_tx tx = {0};
     assert_true(po_tx_begin(pg, &tx, &err));
@@ -433,12 +398,12 @@ static void test_failure_in_the_flight_of_commit(void **state) {
     assert_string_equal(err.code, "23505");
     assert_int_equal(err.kind, PO_REFUSED);
     assert_true(po_pg_reusable(pg));
-    assert_int_equal(number(pg, "SELECT count(*) FROM t WHERE id = 30"), 0);
+    assert_int_equal(pgtest_number(pg, "SELECT count(*) FROM t WHERE id = 30"), 0);
 }
 
 static void test_commit_of_a_failed_transaction(void **state) {
     (void)state;
-    PO_AUTO(po_pg_close) po_pg *pg = connection(0);
+    PO_AUTO(po_pg_close) po_pg *pg = pgtest_connection(&cluster);
     po_err err = {0};
     PO_AUTO(po_tx_done) po_tx tx = {0};
     assert_true(po_tx_begin(pg, &tx, &err));
@@ -455,7 +420,7 @@ static void test_large_flight_does_not_deadlock(void **state) {
     static const po_stmt echo = {"echo_big", "SELECT $1::bytea"};
     enum { SENDS = 96, SIZE = 512 * 1024 };
     PO_AUTO(po_arena_free) po_arena *arena = po_arena_new();
-    PO_AUTO(po_pg_close) po_pg *pg = connection(0);
+    PO_AUTO(po_pg_close) po_pg *pg = pgtest_connection(&cluster);
     po_err err = {0};
     char *big = po_alloc(arena, SIZE);
     memset(big, 'x', SIZE);
@@ -476,7 +441,7 @@ static void test_large_flight_does_not_deadlock(void **state) {
 static void test_leaving_scope_rolls_back(void **state) {
     (void)state;
     PO_AUTO(po_arena_free) po_arena *arena = po_arena_new();
-    PO_AUTO(po_pg_close) po_pg *pg = connection(0);
+    PO_AUTO(po_pg_close) po_pg *pg = pgtest_connection(&cluster);
     po_err err = {0};
     for (int way = 0; way < 4; way++) {
         PO_AUTO(po_tx_done) po_tx tx = {0};
@@ -488,14 +453,14 @@ static void test_leaving_scope_rolls_back(void **state) {
             assert_false(po_pg_exec(pg, "SELECT 1 / 0", &err));
         po_tx_done(&tx);
         assert_true(po_pg_reusable(pg));
-        assert_int_equal(number(pg, "SELECT count(*) FROM t WHERE id = 40"), 0);
+        assert_int_equal(pgtest_number(pg, "SELECT count(*) FROM t WHERE id = 40"), 0);
     }
 }
 
 static void test_savepoint(void **state) {
     (void)state;
     PO_AUTO(po_arena_free) po_arena *arena = po_arena_new();
-    PO_AUTO(po_pg_close) po_pg *pg = connection(0);
+    PO_AUTO(po_pg_close) po_pg *pg = pgtest_connection(&cluster);
     po_err err = {0};
     PO_AUTO(po_tx_done) po_tx tx = {0};
     assert_true(po_tx_begin(pg, &tx, &err));
@@ -506,15 +471,15 @@ static void test_savepoint(void **state) {
     assert_true(po_rollback_to(&tx, "handler", &err));
     assert_true(po_pg_run(pg, &insert_t, t_row(arena, 52), NULL, &err));
     assert_true(po_tx_commit(&tx, &err));
-    assert_int_equal(number(pg, "SELECT sum(id) FROM t WHERE id BETWEEN 50 AND 59"), 102);
+    assert_int_equal(pgtest_number(pg, "SELECT sum(id) FROM t WHERE id BETWEEN 50 AND 59"), 102);
 }
 
 static void test_backend_killed_before_commit_is_retry(void **state) {
     (void)state;
     static const po_stmt die = {"die", "SELECT pg_terminate_backend(pg_backend_pid())"};
     PO_AUTO(po_arena_free) po_arena *arena = po_arena_new();
-    PO_AUTO(po_pg_close) po_pg *pg = connection(0);
-    PO_AUTO(po_pg_close) po_pg *other = connection(0);
+    PO_AUTO(po_pg_close) po_pg *pg = pgtest_connection(&cluster);
+    PO_AUTO(po_pg_close) po_pg *other = pgtest_connection(&cluster);
     po_err err = {0};
     {
         PO_AUTO(po_tx_done) po_tx tx = {0};
@@ -529,16 +494,16 @@ static void test_backend_killed_before_commit_is_retry(void **state) {
     assert_false(po_pg_alive(pg));
     assert_false(po_pg_run(pg, &insert_t, t_row(arena, 61), NULL, &err));
     assert_int_equal(err.kind, PO_RETRY);
-    assert_int_equal(number(other, "SELECT count(*) FROM t WHERE id BETWEEN 60 AND 69"), 0);
+    assert_int_equal(pgtest_number(other, "SELECT count(*) FROM t WHERE id BETWEEN 60 AND 69"), 0);
 }
 
 static void test_backend_killed_at_commit_is_uncertain(void **state) {
     (void)state;
-    PO_AUTO(po_pg_close) po_pg *pg = connection(0);
+    PO_AUTO(po_pg_close) po_pg *pg = pgtest_connection(&cluster);
     po_err err = {0};
     PO_AUTO(po_tx_done) po_tx tx = {0};
     assert_true(po_tx_begin(pg, &tx, &err));
-    exec(pg, "INSERT INTO dies VALUES (1)");
+    pgtest_exec(pg, "INSERT INTO dies VALUES (1)");
     assert_false(po_tx_commit(&tx, &err));
     assert_int_equal(err.kind, PO_UNCERTAIN);
     assert_false(po_pg_alive(pg));
@@ -546,18 +511,19 @@ static void test_backend_killed_at_commit_is_uncertain(void **state) {
 
 // Cuts the client's connection while the server is inside COMMIT, then lets COMMIT finish.
 static void *cut_in_commit(void *arg) {
-    PO_AUTO(po_pg_close) po_pg *judge = connection(0);
-    exec(judge, "SELECT pg_advisory_lock(42)");
+    PO_AUTO(po_pg_close) po_pg *judge = pgtest_connection(&cluster);
+    pgtest_exec(judge, "SELECT pg_advisory_lock(42)");
     *(int *)arg = 1;
     __sync_synchronize();
-    wait_for(judge, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted", 1);
+    pgtest_wait_for(judge,
+                    "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted", 1);
     shutdown(((int *)arg)[1], SHUT_RDWR);
     return NULL; // closing frees the lock
 }
 
 static void lose_reply(int32_t id, bool one_flight) {
     PO_AUTO(po_arena_free) po_arena *arena = po_arena_new();
-    PO_AUTO(po_pg_close) po_pg *pg = connection(0);
+    PO_AUTO(po_pg_close) po_pg *pg = pgtest_connection(&cluster);
     static const po_stmt insert_waits = {"insert_waits", "INSERT INTO waits VALUES ($1)"};
     volatile int shared[2] = {0, po_pg_socket(pg)};
     pthread_t cutter;
@@ -575,10 +541,10 @@ static void lose_reply(int32_t id, bool one_flight) {
     assert_false(po_tx_commit(&tx, &err));
     assert_int_equal(err.kind, PO_UNCERTAIN);
     pthread_join(cutter, NULL);
-    PO_AUTO(po_pg_close) po_pg *other = connection(0);
+    PO_AUTO(po_pg_close) po_pg *other = pgtest_connection(&cluster);
     char sql[64];
     snprintf(sql, sizeof sql, "SELECT count(*) FROM waits WHERE id = %d", id);
-    wait_for(other, sql, 1); // it had been done
+    pgtest_wait_for(other, sql, 1); // it had been done
 }
 
 static void test_lost_reply_to_commit_is_uncertain(void **state) {
@@ -592,10 +558,10 @@ static void test_lost_reply_to_commit_is_uncertain(void **state) {
 static void test_frozen_server_is_lost(void **state) {
     (void)state;
     for (int at_commit = 0; at_commit < 2; at_commit++) {
-        PO_AUTO(po_pg_close) po_pg *pg = connection(0);
+        PO_AUTO(po_pg_close) po_pg *pg = pgtest_connection(&cluster);
         po_err err = {0};
         PO_AUTO(po_tx_done) po_tx tx = {0};
-        pid_t backend = (pid_t)number(pg, "SELECT pg_backend_pid()");
+        pid_t backend = (pid_t)pgtest_number(pg, "SELECT pg_backend_pid()");
         assert_true(po_tx_begin(pg, &tx, &err));
         pg->patience_ms = 100;
         assert_int_equal(kill(backend, SIGSTOP), 0);
@@ -610,7 +576,7 @@ static void test_frozen_server_is_lost(void **state) {
 static void test_idle_in_transaction_is_retry(void **state) {
     (void)state;
     PO_AUTO(po_arena_free) po_arena *arena = po_arena_new();
-    PO_AUTO(po_pg_close) po_pg *other = connection(0);
+    PO_AUTO(po_pg_close) po_pg *other = pgtest_connection(&cluster);
     PO_AUTO(po_pg_close) po_pg *pg = NULL;
     po_pg_options options = {
         .dsn = cluster.dsn, .application_name = "idler", .idle_in_tx_timeout_ms = 20};
@@ -618,7 +584,8 @@ static void test_idle_in_transaction_is_retry(void **state) {
     assert_true(po_pg_open(&options, &pg, &err));
     PO_AUTO(po_tx_done) po_tx tx = {0};
     assert_true(po_tx_begin(pg, &tx, &err));
-    wait_for(other, "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'idler'", 0);
+    pgtest_wait_for(other, "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'idler'",
+                    0);
     assert_false(po_pg_run(pg, &insert_t, t_row(arena, 70), NULL, &err));
     assert_int_equal(err.kind, PO_RETRY);
     assert_false(po_pg_alive(pg));
@@ -637,11 +604,11 @@ static void test_pool_bounds_and_reuses(void **state) {
     assert_false(po_pool_acquire(pool, 20, &c, &err));
     assert_string_equal(err.code, "pool_timeout");
     assert_int_equal(err.kind, PO_RETRY);
-    int64_t pid = number(a, "SELECT pg_backend_pid()");
+    int64_t pid = pgtest_number(a, "SELECT pg_backend_pid()");
     po_pool_release(pool, &a);
     assert_null(a);
     assert_true(po_pool_acquire(pool, 5000, &c, &err));
-    assert_int_equal(number(c, "SELECT pg_backend_pid()"), pid);
+    assert_int_equal(pgtest_number(c, "SELECT pg_backend_pid()"), pid);
     po_pool_release(pool, &b);
     po_pool_release(pool, &c);
     po_pool_release(pool, &a); // NULL
@@ -650,7 +617,7 @@ static void test_pool_bounds_and_reuses(void **state) {
 static void test_pool_replaces_what_cannot_be_reused(void **state) {
     (void)state;
     PO_AUTO(po_pool_close) po_pool *pool = NULL;
-    PO_AUTO(po_pg_close) po_pg *killer = connection(0);
+    PO_AUTO(po_pg_close) po_pg *killer = pgtest_connection(&cluster);
     po_err err = {0};
     po_pg *pg = NULL;
     int64_t before = 0;
@@ -658,8 +625,8 @@ static void test_pool_replaces_what_cannot_be_reused(void **state) {
                              &pool, &err));
     for (int way = 0; way < 4; way++) {
         assert_true(po_pool_acquire(pool, 5000, &pg, &err));
-        assert_int_not_equal(number(pg, "SELECT pg_backend_pid()"), before);
-        before = number(pg, "SELECT pg_backend_pid()");
+        assert_int_not_equal(pgtest_number(pg, "SELECT pg_backend_pid()"), before);
+        before = pgtest_number(pg, "SELECT pg_backend_pid()");
         po_tx tx = {0};
         if (way == 0) // left inside a transaction
             assert_true(po_tx_begin(pg, &tx, &err));
@@ -669,14 +636,10 @@ static void test_pool_replaces_what_cannot_be_reused(void **state) {
             assert_false(po_pg_exec(pg, "SELECT pg_terminate_backend(pg_backend_pid())", &err));
         po_pool_release(pool, &pg);
         if (way == 3) { // dies while idle: noticed before it is handed out
-            exec(killer, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-                         "WHERE application_name = 'victim'");
-            wait_for(killer,
-                     "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'victim'", 0);
-            while (kill((pid_t)before, 0) == 0 || errno == EPERM) // its socket closes last
-                nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+            pgtest_exec(killer, "SELECT pg_terminate_backend(pid, 20000) FROM pg_stat_activity "
+                                "WHERE application_name = 'victim'");
             assert_true(po_pool_acquire(pool, 5000, &pg, &err));
-            assert_int_not_equal(number(pg, "SELECT pg_backend_pid()"), before);
+            assert_int_not_equal(pgtest_number(pg, "SELECT pg_backend_pid()"), before);
             po_pool_release(pool, &pg);
         }
     }
@@ -715,30 +678,31 @@ static void test_pool_serves_more_threads_than_connections(void **state) {
 
 static void test_notifications(void **state) {
     (void)state;
-    PO_AUTO(po_pg_close) po_pg *listener = connection(0);
-    PO_AUTO(po_pg_close) po_pg *sender = connection(0);
+    PO_AUTO(po_pg_close) po_pg *listener = pgtest_connection(&cluster);
+    PO_AUTO(po_pg_close) po_pg *sender = pgtest_connection(&cluster);
     po_err err = {0};
     bool notified = true;
     int stop[2];
     assert_int_equal(pipe(stop), 0);
-    exec(listener, "LISTEN bell");
+    pgtest_exec(listener, "LISTEN bell");
     assert_true(po_pg_wait_notify(listener, 0, -1, &notified, &err));
     assert_false(notified);
-    exec(sender, "NOTIFY bell; NOTIFY bell");
+    pgtest_exec(sender, "NOTIFY bell; NOTIFY bell");
     assert_true(po_pg_wait_notify(listener, 20000, stop[0], &notified, &err));
     assert_true(notified);
     assert_true(po_pg_wait_notify(listener, 0, -1, &notified, &err));
     assert_false(notified); // all that had come are drained
-    exec(sender, "NOTIFY bell");
-    assert_int_equal(number(listener, "SELECT 1"), 1); // arrives between statements
+    pgtest_exec(sender, "NOTIFY bell");
+    assert_int_equal(pgtest_number(listener, "SELECT 1"), 1); // arrives between statements
     assert_true(po_pg_wait_notify(listener, 20000, stop[0], &notified, &err));
     assert_true(notified);
     assert_int_equal(write(stop[1], "x", 1), 1);
     assert_true(po_pg_wait_notify(listener, 20000, stop[0], &notified, &err));
     assert_false(notified);
-    exec(sender,
-         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'SELECT 1%' "
-         "AND pid <> pg_backend_pid()");
+    pgtest_exec(
+        sender,
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'SELECT 1%' "
+        "AND pid <> pg_backend_pid()");
     assert_false(po_pg_wait_notify(listener, 20000, -1, &notified, &err));
     assert_int_equal(err.kind, PO_RETRY);
     close(stop[0]);

@@ -3,19 +3,29 @@
 // and holds one end of a pipe: when the test program ends, in whatever way, the guardian reads the end of the
 // pipe, stops the server and removes the folder.
 #pragma once
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "pg/pg.h"
 #include <assert.h>
 #include <fcntl.h>
 #include <glob.h>
 #include <grp.h>
 #include <libpq-fe.h>
 #include <pwd.h>
+#include <setjmp.h>
 #include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <cmocka.h>
+
+enum { PGTEST_WAIT_MS = 30000 };
 
 typedef struct pgtest {
     char folder[64];
@@ -125,5 +135,40 @@ static inline void pgtest_start(pgtest *t) {
     for (int tries = 0; PQping(t->dsn) != PQPING_OK; tries++) {
         assert(tries < 1500);
         usleep(20000);
+    }
+}
+
+// --- What a test asks it. Each fails the test when it cannot be had.
+
+// Between two statements of a transaction a test may be kept from running for a while.
+static inline po_pg *pgtest_connection(const pgtest *t) {
+    po_pg_options options = {.dsn = t->dsn, .idle_in_tx_timeout_ms = PGTEST_WAIT_MS};
+    po_pg *pg = NULL;
+    po_err err = {0};
+    if (!po_pg_open(&options, &pg, &err))
+        fail_msg("%s", err.text);
+    return pg;
+}
+
+static inline void pgtest_exec(po_pg *pg, const char *sql) {
+    po_err err = {0};
+    if (!po_pg_exec(pg, sql, &err))
+        fail_msg("%s: %s", sql, err.text);
+}
+
+static inline int64_t pgtest_number(po_pg *pg, const char *sql) {
+    PO_AUTO(po_res_done) po_res *res = NULL;
+    po_err err = {0};
+    if (!po_pg_run(pg, &(po_stmt){NULL, sql}, NULL, &res, &err))
+        fail_msg("%s: %s", sql, err.text);
+    return po_res_i64(res, 0, 0);
+}
+
+static inline void pgtest_wait_for(po_pg *pg, const char *sql, int64_t wanted) {
+    int64_t end_ms = po_mono_ms() + PGTEST_WAIT_MS, is;
+    while ((is = pgtest_number(pg, sql)) != wanted) {
+        if (po_mono_ms() >= end_ms)
+            fail_msg("%s: %lld, not %lld", sql, (long long)is, (long long)wanted);
+        usleep(5000);
     }
 }
