@@ -1,18 +1,16 @@
 // Due rows against a private cluster: each done once whoever competes, and nothing recorded without its lease.
+#define _GNU_SOURCE // pthread_timedjoin_np
 #include "../../tests/support/pgtest.h"
-#include "base/cleanup.h"
-#include "base/clock.h"
 #include "metrics/metrics.h"
 #include "work/work.h"
+#include <dirent.h>
+#include <errno.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
+#include <time.h>
 
 static pgtest cluster;
+static int alone; // threads of this program without workers
 
 static const po_stmt claim = {
     "job_claim",
@@ -32,38 +30,21 @@ static const po_stmt settle = {
     "UPDATE job SET state = 'done', runs = runs + 1, lease_token = NULL, lease_until = NULL "
     "WHERE id = $1::int AND lease_token = $2 AND state = 'due'"};
 
-static po_pg *connection(void) {
-    po_pg *pg = NULL;
-    po_err err = {0};
-    if (!po_pg_open(&(po_pg_options){.dsn = cluster.dsn}, &pg, &err))
-        fail_msg("%s", err.text);
-    return pg;
-}
-
-static void exec(po_pg *pg, const char *sql) {
-    po_err err = {0};
-    if (!po_pg_exec(pg, sql, &err))
-        fail_msg("%s: %s", sql, err.text);
-}
-
-static int64_t number(po_pg *pg, const char *sql) {
-    PO_AUTO(po_res_done) po_res *res = NULL;
-    po_err err = {0};
-    if (!po_pg_run(pg, &(po_stmt){sql, sql}, NULL, &res, &err))
-        fail_msg("%s: %s", sql, err.text);
-    return po_res_i64(res, 0, 0);
-}
-
-static void wait_for(po_pg *pg, const char *sql, int64_t wanted) {
-    for (int64_t end_ms = po_mono_ms() + 30000; number(pg, sql) != wanted; usleep(5000))
-        assert_true(po_mono_ms() < end_ms);
+static int threads(void) {
+    int n = 0;
+    DIR *tasks = opendir("/proc/self/task");
+    for (struct dirent *one; (one = readdir(tasks));)
+        n += one->d_name[0] != '.';
+    closedir(tasks);
+    return n;
 }
 
 static int start_cluster(void **state) {
     (void)state;
+    alone = threads();
     pgtest_start(&cluster);
-    PO_AUTO(po_pg_close) po_pg *pg = connection();
-    exec(
+    PO_AUTO(po_pg_close) po_pg *pg = pgtest_connection(&cluster);
+    pgtest_exec(
         pg,
         "CREATE TABLE job (id int PRIMARY KEY, state text NOT NULL DEFAULT 'due', note text, "
         "due_at timestamptz NOT NULL DEFAULT now(), attempts int NOT NULL DEFAULT 0, "
@@ -79,8 +60,8 @@ static int stop_cluster(void **state) {
 
 static int empty_table(void **state) {
     (void)state;
-    PO_AUTO(po_pg_close) po_pg *pg = connection();
-    exec(pg, "TRUNCATE job");
+    PO_AUTO(po_pg_close) po_pg *pg = pgtest_connection(&cluster);
+    pgtest_exec(pg, "TRUNCATE job");
     return 0;
 }
 
@@ -135,12 +116,12 @@ static po_work_outcome run_alone(void *arg, po_pg *pg, const po_work_item *item,
 
 static void test_two_workers_never_share_a_row(void **state) {
     (void)state;
-    PO_AUTO(po_pg_close) po_pg *pg = connection();
-    exec(pg, "INSERT INTO job (id) SELECT generate_series(1, 200)");
+    PO_AUTO(po_pg_close) po_pg *pg = pgtest_connection(&cluster);
+    pgtest_exec(pg, "INSERT INTO job (id) SELECT generate_series(1, 200)");
     PO_AUTO(po_work_stop) po_workers *a = start(run_alone, NULL, 3, 7, 60000, 20);
     PO_AUTO(po_work_stop) po_workers *b = start(run_alone, NULL, 3, 7, 60000, 20);
-    wait_for(pg, "SELECT count(*) FROM job WHERE state = 'done'", ROWS);
-    assert_int_equal(number(pg, "SELECT max(runs) FROM job"), 1);
+    pgtest_wait_for(pg, "SELECT count(*) FROM job WHERE state = 'done'", ROWS);
+    assert_int_equal(pgtest_number(pg, "SELECT max(runs) FROM job"), 1);
     assert_int_equal(atomic_load(&shared), 0);
 }
 
@@ -158,23 +139,24 @@ static po_work_outcome run_third_time(void *arg, po_pg *pg, const po_work_item *
 
 static void test_later_is_tried_again(void **state) {
     (void)state;
-    PO_AUTO(po_pg_close) po_pg *pg = connection();
-    exec(pg, "INSERT INTO job (id) VALUES (1); CREATE TABLE seen (error text, due bool);"
-             "CREATE FUNCTION note_later() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
-             "IF NEW.attempts > OLD.attempts THEN INSERT INTO seen VALUES (NEW.last_error, "
-             "NEW.due_at > now());"
-             "END IF; RETURN NEW; END $$;"
-             "CREATE TRIGGER t AFTER UPDATE ON job FOR EACH ROW EXECUTE FUNCTION note_later()");
+    PO_AUTO(po_pg_close) po_pg *pg = pgtest_connection(&cluster);
+    pgtest_exec(pg,
+                "INSERT INTO job (id) VALUES (1); CREATE TABLE seen (error text, due bool);"
+                "CREATE FUNCTION note_later() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+                "IF NEW.attempts > OLD.attempts THEN INSERT INTO seen VALUES (NEW.last_error, "
+                "NEW.due_at > now());"
+                "END IF; RETURN NEW; END $$;"
+                "CREATE TRIGGER t AFTER UPDATE ON job FOR EACH ROW EXECUTE FUNCTION note_later()");
     {
         PO_AUTO(po_work_stop) po_workers *w = start(run_third_time, NULL, 1, 4, 60000, 5);
-        wait_for(pg, "SELECT count(*) FROM job WHERE state = 'done' AND attempts = 2", 1);
+        pgtest_wait_for(pg, "SELECT count(*) FROM job WHERE state = 'done' AND attempts = 2", 1);
     }
-    assert_int_equal(number(pg, "SELECT count(*) FROM seen WHERE due"), 2);
-    assert_int_equal(number(pg, "SELECT count(*) FROM seen WHERE error LIKE 'busy: r_tselhaft__'"),
-                     1);
-    assert_int_equal(number(pg, "SELECT count(*) FROM seen WHERE error ~ '^[ -~]+$'"), 1);
-    assert_int_equal(number(pg, "SELECT count(*) FROM seen WHERE error IS NULL"), 1);
-    exec(pg, "DROP TRIGGER t ON job");
+    assert_int_equal(pgtest_number(pg, "SELECT count(*) FROM seen WHERE due"), 2);
+    assert_int_equal(
+        pgtest_number(pg, "SELECT count(*) FROM seen WHERE error LIKE 'busy: r_tselhaft__'"), 1);
+    assert_int_equal(pgtest_number(pg, "SELECT count(*) FROM seen WHERE error ~ '^[ -~]+$'"), 1);
+    assert_int_equal(pgtest_number(pg, "SELECT count(*) FROM seen WHERE error IS NULL"), 1);
+    pgtest_exec(pg, "DROP TRIGGER t ON job");
 }
 
 // --- FAULTS 20: the lease runs out in the worker's hands, another finishes, the first comes back late.
@@ -189,8 +171,8 @@ static po_work_outcome run_too_long(void *arg, po_pg *pg, const po_work_item *it
     (void)pg;
     late_worker *self = arg;
     po_uuid other = po_uuid_v7(po_now_us());
-    PO_AUTO(po_pg_close) po_pg *rival = connection();
-    wait_for(rival, "SELECT count(*) FROM job WHERE lease_until <= now()", 1);
+    PO_AUTO(po_pg_close) po_pg *rival = pgtest_connection(&cluster);
+    pgtest_wait_for(rival, "SELECT count(*) FROM job WHERE lease_until <= now()", 1);
     po_args *args = po_args_new(arena);
     po_arg_i32(args, 1);
     po_arg_uuid(args, other);
@@ -205,39 +187,41 @@ static po_work_outcome run_too_long(void *arg, po_pg *pg, const po_work_item *it
     } else {
         assert_true(settled(rival, &taken, arena));
     }
-    exec(rival, "UPDATE job SET note = 'finished by the rival'");
+    pgtest_exec(rival, "UPDATE job SET note = 'finished by the rival'");
     atomic_store(&self->came_back, 1);
     return self->says == PO_WORK_DONE ? PO_WORK_SKIP : PO_WORK_LATER;
 }
 
 static void test_expired_lease_records_nothing(void **state) {
     (void)state;
-    PO_AUTO(po_pg_close) po_pg *pg = connection();
+    PO_AUTO(po_pg_close) po_pg *pg = pgtest_connection(&cluster);
     const po_work_outcome says[] = {PO_WORK_DONE, PO_WORK_LATER};
     for (int i = 0; i < 2; i++) {
         late_worker self = {.says = says[i]};
-        exec(pg, "TRUNCATE job; INSERT INTO job (id) VALUES (1)");
-        po_workers *w = start(run_too_long, &self, 1, 1, 50, 60000);
-        wait_for(pg, "SELECT count(*) FROM job WHERE note = 'finished by the rival'", 1);
+        pgtest_exec(pg, "TRUNCATE job; INSERT INTO job (id) VALUES (1)");
+        // Looks often: a claim may have taken longer than its lease, and nothing is begun then.
+        po_workers *w = start(run_too_long, &self, 1, 1, 50, 5);
+        pgtest_wait_for(pg, "SELECT count(*) FROM job WHERE note = 'finished by the rival'", 1);
         po_work_stop(&w); // has recorded, or not, by then
         assert_int_equal(atomic_load(&self.came_back), 1);
-        assert_int_equal(number(pg,
-                                "SELECT count(*) FROM job WHERE state = 'done' AND runs = 1 AND "
-                                "attempts = 0 AND last_error IS NULL"),
-                         1);
+        assert_int_equal(
+            pgtest_number(pg, "SELECT count(*) FROM job WHERE state = 'done' AND runs = 1 AND "
+                              "attempts = 0 AND last_error IS NULL"),
+            1);
     }
 }
 
 // A worker that is gone leaves a lease behind; the row is claimed again when it has run out, not before.
 static void test_lease_of_a_dead_worker_runs_out(void **state) {
     (void)state;
-    PO_AUTO(po_pg_close) po_pg *pg = connection();
-    exec(pg, "INSERT INTO job (id, lease_token, lease_until) VALUES "
-             "(1, gen_random_uuid(), now() - interval '1 ms'), (2, gen_random_uuid(), now() + "
-             "interval '1 h')");
+    PO_AUTO(po_pg_close) po_pg *pg = pgtest_connection(&cluster);
+    pgtest_exec(pg,
+                "INSERT INTO job (id, lease_token, lease_until) VALUES "
+                "(1, gen_random_uuid(), now() - interval '1 ms'), (2, gen_random_uuid(), now() + "
+                "interval '1 h')");
     PO_AUTO(po_work_stop) po_workers *w = start(run_alone, NULL, 1, 4, 60000, 5);
-    wait_for(pg, "SELECT count(*) FROM job WHERE state = 'done'", 1);
-    assert_int_equal(number(pg, "SELECT id FROM job WHERE state = 'done'"), 1);
+    pgtest_wait_for(pg, "SELECT count(*) FROM job WHERE state = 'done'", 1);
+    assert_int_equal(pgtest_number(pg, "SELECT id FROM job WHERE state = 'done'"), 1);
 }
 
 // The second row of a claim whose lease ran out while the first was done waits for a claim of its own.
@@ -250,7 +234,7 @@ static po_work_outcome run_slow_first(void *arg, po_pg *pg, const po_work_item *
     if (id == 1) {
         bool done = settled(pg, item, arena);
         assert_true(done);
-        wait_for(pg, "SELECT count(*) FROM job WHERE id = 2 AND lease_until <= now()", 1);
+        pgtest_wait_for(pg, "SELECT count(*) FROM job WHERE id = 2 AND lease_until <= now()", 1);
         return PO_WORK_DONE;
     }
     return settled(pg, item, arena) ? PO_WORK_DONE : PO_WORK_SKIP;
@@ -258,11 +242,11 @@ static po_work_outcome run_slow_first(void *arg, po_pg *pg, const po_work_item *
 
 static void test_rows_behind_a_slow_one(void **state) {
     (void)state;
-    PO_AUTO(po_pg_close) po_pg *pg = connection();
+    PO_AUTO(po_pg_close) po_pg *pg = pgtest_connection(&cluster);
     po_uuid tokens[3] = {0};
-    exec(pg, "INSERT INTO job (id) VALUES (1), (2)");
+    pgtest_exec(pg, "INSERT INTO job (id) VALUES (1), (2)");
     po_workers *w = start(run_slow_first, tokens, 1, 2, 300, 5);
-    wait_for(pg, "SELECT count(*) FROM job WHERE state = 'done'", 2);
+    pgtest_wait_for(pg, "SELECT count(*) FROM job WHERE state = 'done'", 2);
     po_work_stop(&w);
     assert_memory_not_equal(tokens[1].b, tokens[2].b, 16);
 }
@@ -271,15 +255,15 @@ static void test_rows_behind_a_slow_one(void **state) {
 
 static void test_wake_cuts_the_idle_wait(void **state) {
     (void)state;
-    PO_AUTO(po_pg_close) po_pg *pg = connection();
+    PO_AUTO(po_pg_close) po_pg *pg = pgtest_connection(&cluster);
     PO_AUTO(po_work_stop) po_workers *w = start(run_alone, NULL, 2, 1, 60000, 3600000);
     for (int i = 1; i <= 20; i++) {
         char sql[96];
         snprintf(sql, sizeof sql, "INSERT INTO job (id) VALUES (%d), (%d)", i, 100 + i);
-        exec(pg, sql);
+        pgtest_exec(pg, sql);
         po_work_wake(w); // whether they sleep already or are still looking
         snprintf(sql, sizeof sql, "SELECT count(*) FROM job WHERE state = 'done' -- %d", i);
-        wait_for(pg, sql, 2 * i);
+        pgtest_wait_for(pg, sql, 2 * i);
     }
 }
 
@@ -301,22 +285,29 @@ static void *stop_workers(void *arg) {
 
 static void test_stop_finishes_the_rows_in_hand(void **state) {
     (void)state;
-    PO_AUTO(po_pg_close) po_pg *pg = connection();
-    exec(pg, "INSERT INTO job (id) SELECT generate_series(1, 10)");
+    PO_AUTO(po_pg_close) po_pg *pg = pgtest_connection(&cluster);
+    pgtest_exec(pg, "INSERT INTO job (id) SELECT generate_series(1, 10)");
     atomic_int go = 0;
     pthread_t stopper;
+    struct timespec until;
     po_workers *w = start(run_until_told, &go, 1, 3, 60000, 5);
     while (!atomic_load(&begun))
         usleep(1000);
     assert_int_equal(pthread_create(&stopper, NULL, stop_workers, &w), 0);
-    usleep(20000); // most likely it waits by now; the outcome is the same if not
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_nsec += 100000000;
+    until.tv_sec += until.tv_nsec / 1000000000;
+    until.tv_nsec %= 1000000000;
+    assert_int_equal(pthread_timedjoin_np(stopper, NULL, &until), ETIMEDOUT); // a row is in hand
     atomic_store(&go, 1);
     pthread_join(stopper, NULL);
-    int64_t done = number(pg, "SELECT count(*) FROM job WHERE state = 'done'");
+    int64_t done = pgtest_number(pg, "SELECT count(*) FROM job WHERE state = 'done'");
     assert_true(done >= 3);
     assert_int_equal(done % 3 == 0 || done == 10, 1); // whole claims
     assert_int_equal(
-        number(pg, "SELECT count(*) FROM job WHERE state = 'due' AND lease_token IS NOT NULL"), 0);
+        pgtest_number(pg,
+                      "SELECT count(*) FROM job WHERE state = 'due' AND lease_token IS NOT NULL"),
+        0);
 }
 
 static po_work_outcome run_and_lose(void *arg, po_pg *pg, const po_work_item *item, po_arena *arena,
@@ -331,23 +322,27 @@ static po_work_outcome run_and_lose(void *arg, po_pg *pg, const po_work_item *it
 
 static void test_lost_connection_is_replaced(void **state) {
     (void)state;
-    PO_AUTO(po_pg_close) po_pg *pg = connection();
-    exec(pg, "INSERT INTO job (id) VALUES (1), (2), (3)");
+    PO_AUTO(po_pg_close) po_pg *pg = pgtest_connection(&cluster);
+    pgtest_exec(pg, "INSERT INTO job (id) VALUES (1), (2), (3)");
     PO_AUTO(po_work_stop) po_workers *w = start(run_and_lose, NULL, 1, 3, 60000, 5);
-    wait_for(pg, "SELECT count(*) FROM job WHERE state = 'done' AND attempts = 1", 3);
-    assert_int_equal(number(pg, "SELECT count(*) FROM job WHERE last_error LIKE '57P01:%'"), 3);
+    pgtest_wait_for(pg, "SELECT count(*) FROM job WHERE state = 'done' AND attempts = 1", 3);
+    assert_int_equal(pgtest_number(pg, "SELECT count(*) FROM job WHERE last_error LIKE '57P01:%'"),
+                     3);
 }
 
 // The table is gone for a while: the workers wait, and go on when it is back.
 static void test_workers_outlive_an_outage(void **state) {
     (void)state;
-    PO_AUTO(po_pg_close) po_pg *pg = connection();
-    exec(pg, "INSERT INTO job (id) VALUES (1); ALTER TABLE job RENAME TO away");
+    PO_AUTO(po_pg_close) po_pg *pg = pgtest_connection(&cluster);
+    pgtest_exec(pg, "INSERT INTO job (id) VALUES (1); ALTER TABLE job RENAME TO away");
+    // Sessions of workers before.
+    pgtest_wait_for(pg, "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'UPDATE job j%'",
+                    0);
     PO_AUTO(po_work_stop) po_workers *w = start(run_alone, NULL, 2, 3, 60000, 5);
-    wait_for(
+    pgtest_wait_for(
         pg, "SELECT (count(*) > 0)::int FROM pg_stat_activity WHERE query LIKE 'UPDATE job j%'", 1);
-    exec(pg, "ALTER TABLE away RENAME TO job");
-    wait_for(pg, "SELECT count(*) FROM job WHERE state = 'done'", 1);
+    pgtest_exec(pg, "ALTER TABLE away RENAME TO job");
+    pgtest_wait_for(pg, "SELECT count(*) FROM job WHERE state = 'done'", 1);
 }
 
 static void test_metrics_are_shown(void **state) {
@@ -367,8 +362,8 @@ static void test_metrics_are_shown(void **state) {
 // A process ends in an order of its own and may be a while at it; no row is begun that would make it longer.
 static void test_a_stopping_process_begins_no_row(void **state) {
     (void)state;
-    PO_AUTO(po_pg_close) po_pg *pg = connection();
-    exec(pg, "INSERT INTO job (id) SELECT generate_series(1, 50)");
+    PO_AUTO(po_pg_close) po_pg *pg = pgtest_connection(&cluster);
+    pgtest_exec(pg, "INSERT INTO job (id) SELECT generate_series(1, 50)");
     atomic_int go = 0;
     atomic_store(&begun, 0);
     PO_AUTO(po_work_stop) po_workers *w = start(run_until_told, &go, 1, 2, 60000, 5);
@@ -376,10 +371,14 @@ static void test_a_stopping_process_begins_no_row(void **state) {
         usleep(1000);
     po_stop();
     atomic_store(&go, 1);
-    wait_for(pg, "SELECT count(*) FROM job WHERE state = 'done'", 2);
-    usleep(50000); // time enough for more
-    assert_int_equal(number(pg, "SELECT count(*) FROM job WHERE state = 'done'"), 2);
-    assert_int_equal(number(pg, "SELECT count(*) FROM job WHERE lease_token IS NOT NULL"), 0);
+    int64_t until_ms = po_mono_ms() + PGTEST_WAIT_MS;
+    while (threads() > alone) { // the worker ends by itself
+        assert_true(po_mono_ms() < until_ms);
+        usleep(1000);
+    }
+    assert_int_equal(pgtest_number(pg, "SELECT count(*) FROM job WHERE state = 'done'"), 2);
+    assert_int_equal(pgtest_number(pg, "SELECT count(*) FROM job WHERE lease_token IS NOT NULL"),
+                     0);
 }
 
 int main(void) {
