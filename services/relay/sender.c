@@ -51,7 +51,6 @@ static bool blames_record(rd_kafka_resp_err_t code) {
     case RD_KAFKA_RESP_ERR_INVALID_RECORD:
     case RD_KAFKA_RESP_ERR_INVALID_MSG:
     case RD_KAFKA_RESP_ERR_INVALID_MSG_SIZE:
-    case RD_KAFKA_RESP_ERR_INVALID_TIMESTAMP:
         return true;
     default:
         return false;

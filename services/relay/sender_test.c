@@ -130,12 +130,13 @@ static void test_what_blames_the_record_is_a_rejection(void **state) {
     assert_int_equal(f->counts[SENDER_ACKED], 3);
 }
 
-// FAULTS 6: a lost ACL is no record's fault.
+// FAULTS 6: a lost ACL is no record's fault, nor is our clock.
 static void test_everything_else_is_a_failure(void **state) {
     fixture *f = *state;
     static const rd_kafka_resp_err_t codes[] = {RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED,
                                                 RD_KAFKA_RESP_ERR_CLUSTER_AUTHORIZATION_FAILED,
-                                                RD_KAFKA_RESP_ERR_POLICY_VIOLATION};
+                                                RD_KAFKA_RESP_ERR_POLICY_VIOLATION,
+                                                RD_KAFKA_RESP_ERR_INVALID_TIMESTAMP};
     for (size_t i = 0; i < sizeof codes / sizeof *codes; i++) {
         prepare(f);
         assert_class(f, codes[i], SENDER_FAILED);
