@@ -196,7 +196,7 @@ static bool set_level(po_registry *r, po_str subject, bool *ret_set, po_err *err
 static bool get_id(const answer *a, int32_t *ret_id) {
     const json_t *id = json_object_get(a->json, "id");
     json_int_t value = json_integer_value(id);
-    if (!json_is_integer(id) || value < 0 || value > INT32_MAX)
+    if (!json_is_integer(id) || value < 1 || value > INT32_MAX)
         return false;
     *ret_id = (int32_t)value;
     return true;

@@ -207,6 +207,7 @@ static void test_register_faults(void **state) {
         {200, "{\"id\":\"7\"}", PO_RETRY, "registry"},
         {200, "{\"id\":2147483648}", PO_RETRY, "registry"},
         {200, "{\"id\":-1}", PO_RETRY, "registry"},
+        {200, "{\"id\":0}", PO_RETRY, "registry"},
         {CUT, "", PO_RETRY, "registry"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
