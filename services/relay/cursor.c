@@ -39,10 +39,15 @@ static const po_stmt statements[] = {
          "WHERE outbox = $1 AND epoch = $2 AND floor >= $10"},
     [RELEASE] = {"cursor_release",
                  "UPDATE relay.cursor SET expires_at = 'epoch' WHERE outbox = $1 AND epoch = $2"},
-    // Ids and created_at rise together but for the length of a transaction, which the overlap allows for.
-    [BACKWARDS] = {"cursor_backwards", "SELECT min(id) FILTER (WHERE created_at >= $2), min(id) "
-                                       "FROM (SELECT id, created_at FROM outbox "
-                                       "WHERE id < $1 ORDER BY id DESC LIMIT $3) rows"},
+    // Ids and created_at rise together but for the length of a transaction, which the overlap allows for. Of a window:
+    // its first younger row, the last older one below that, its first row.
+    [BACKWARDS] = {"cursor_backwards",
+                   "WITH seen AS MATERIALIZED (SELECT id, created_at >= $2 AS younger FROM outbox "
+                   "WHERE id < $1 ORDER BY id DESC LIMIT $3), "
+                   "first AS (SELECT min(id) AS id FROM seen WHERE younger) "
+                   "SELECT first.id, (SELECT max(id) FROM seen WHERE first.id IS NULL OR seen.id < "
+                   "first.id), "
+                   "(SELECT min(id) FROM seen) FROM first"},
 };
 
 void cursor_done(cursor *c) {
@@ -143,12 +148,12 @@ bool cursor_take(cursor *c, po_pg *pg, bool *ret_mine, po_err *err) {
     return read_open(c, pg, arena, err);
 }
 
-// The largest id below the oldest row that was created since: going backwards through the index, for the history
-// may be long.
+// The last older row below all that were created since: going backwards through the index, for the history may be
+// long. Not the id before the first of those: what lies between may be drawn already, and about to be committed.
 static bool floor_since(po_pg *pg, int64_t since_us, int64_t *ret_floor, po_err *err) {
     PO_AUTO(po_arena_free) po_arena *arena = po_arena_new();
-    int64_t below = INT64_MAX, floor = -1;
-    for (;;) {
+    int64_t below = INT64_MAX, floor = 0;
+    for (bool more = true; more;) {
         PO_AUTO(po_res_done) po_res *res = NULL;
         po_args *args = po_args_new(arena);
         po_arg_i64(args, below);
@@ -156,22 +161,14 @@ static bool floor_since(po_pg *pg, int64_t since_us, int64_t *ret_floor, po_err 
         po_arg_i64(args, SCAN_ROWS);
         if (!po_pg_run(pg, &statements[BACKWARDS], args, &res, err))
             return false;
-        if (floor < 0)
-            floor = 0; // an empty outbox
-        if (po_res_null(res, 0, 1))
-            break;
-        bool newer = !po_res_null(res, 0, 0);
-        if (newer)
-            floor = po_res_i64(res, 0, 0) - 1;
-        if (!newer) {
-            // Everything here is older. With nothing newer at all, begin above what these rows show.
-            if (below == INT64_MAX)
-                floor = po_res_i64(res, 0, 1) - 1;
-            break;
-        }
-        below = po_res_i64(res, 0, 1);
+        more = !po_res_null(res, 0, 0);
+        if (more || floor == 0)
+            floor = po_res_i64(res, 0, 1);
+        if (!more && below == INT64_MAX) // none is younger: these may not have been the last ones
+            floor = po_res_i64(res, 0, 2) - 1;
+        below = po_res_i64(res, 0, 2);
     }
-    *ret_floor = floor;
+    *ret_floor = floor > 0 ? floor : 0;
     return true;
 }
 
