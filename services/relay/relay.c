@@ -299,7 +299,7 @@ static bool serve(relay *r, int *attempts, po_err *err) {
         return false;
     if (!r->mine && !stand_by(r, err))
         return false;
-    if (r->mine && !r->gaps && !begin(r, err))
+    if (r->mine && ((!r->gaps && !begin(r, err)) || !source_listen(&r->source, err)))
         return false;
     *attempts = 0;
     r->look_now = true;

@@ -60,13 +60,6 @@ static const po_stmt statements[] = {
                 "WHERE subject LIKE '%-value' ORDER BY 1"},
 };
 
-// The writer rings on this channel. The name of the outbox was checked with the settings.
-static bool listen(const source *source, po_err *err) {
-    PO_AUTO(po_buf_done) po_buf sql = {0};
-    po_buf_printf(&sql, "LISTEN \"outbox_%s\"", source->outbox);
-    return po_pg_exec(source->pg, sql.p, err);
-}
-
 static bool session_start(source *source, po_arena *arena, po_err *err) {
     PO_AUTO(po_res_done) po_res *res = NULL;
     po_args *args = po_args_new(arena);
@@ -74,7 +67,7 @@ static bool session_start(source *source, po_arena *arena, po_err *err) {
     if (!po_pg_run(source->pg, &statements[SESSION], args, &res, err))
         return false;
     source->backend = po_res_i64(res, 0, 0);
-    return listen(source, err);
+    return true;
 }
 
 bool source_open(const po_pg_options *options, const char *outbox, source *ret_source,
@@ -93,6 +86,13 @@ bool source_open(const po_pg_options *options, const char *outbox, source *ret_s
 
 void source_close(source *source) {
     po_pg_close(&source->pg);
+}
+
+// The name of the outbox was checked with the settings.
+bool source_listen(source *source, po_err *err) {
+    PO_AUTO(po_buf_done) po_buf sql = {0};
+    po_buf_printf(&sql, "LISTEN \"outbox_%s\"", source->outbox);
+    return po_pg_exec(source->pg, sql.p, err);
 }
 
 // --- Rows

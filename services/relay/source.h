@@ -27,6 +27,9 @@ typedef struct row { // lent by the result
 PO_MUST_CHECK bool source_open(const po_pg_options *options, const char *outbox, source *ret_source,
                                po_err *err);
 void source_close(source *source);
+// From now on the writer's rings wake po_pg_wait_notify on this session. Only for who waits there: rings that nobody
+// takes pile up in memory.
+PO_MUST_CHECK bool source_listen(source *source, po_err *err);
 
 // At most `limit` rows, ascending, of the gaps and above high. Bodies larger than body_limit are left out.
 PO_MUST_CHECK bool source_look(source *source, po_arena *arena, const gaps *gaps, int32_t limit,

@@ -188,6 +188,55 @@ def test_p28_retention_begins_anew_where_ids_have_run_backwards(stack: Stack, se
     write_and_wait_until_gone(10)
 
 
+def test_p18_what_is_about_to_commit_when_ids_have_run_backwards_is_not_passed_over(stack: Stack, services: Services,
+                                                                                    outbox: Outbox) -> None:
+    """The first row that is younger than the overlap has a neighbour whose id was drawn before and that commits after
+    the relay has decided where to begin anew."""
+    relay = services.start("relay", env=outbox.env(RELAY_OVERLAP="1h", RELAY_RETENTION="24h"))
+    with stack.postgres.connect(autocommit=False) as slow, stack.postgres.connect() as conn:
+        for i in range(3):
+            outbox.put(conn, f"old-{i}")
+        until(lambda: settled(relay, 3))
+        assert relay.term() == 0
+        conn.execute(f"UPDATE {outbox.schema}.outbox SET created_at = now() - interval '2 h'")
+        conn.execute("UPDATE relay.cursor SET floor = floor + 1000 WHERE outbox = %s", (outbox.schema,))
+        outbox.put(slow, "slow")
+        outbox.put(conn, "quick")
+        relay.start().wait_ready()
+        until(lambda: "quick" in outbox.seen())
+        slow.commit()
+        until(lambda: "slow" in outbox.seen())
+    assert outbox.seen() == {"old-0": [1], "old-1": [1], "old-2": [1], "quick": [1], "slow": [1]}
+
+
+def rss_kb(relay: Service) -> int:
+    with open(f"/proc/{relay.pid}/status") as lines:
+        return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS"))
+
+
+def test_rings_do_not_pile_up_in_a_relay_that_stands_by(stack: Stack, outbox: Outbox) -> None:
+    """It may stand by for weeks, while writers ring hundreds of times a second."""
+    relays = [stack.service("relay", outbox.env(), f"{outbox.schema}-{i}").start().wait_ready() for i in range(2)]
+    try:
+        until(lambda: any(status(r)["active"] for r in relays))
+        [standby] = [r for r in relays if not status(r)["active"]]
+        with stack.postgres.connect() as conn:
+            def asked() -> Any:
+                """When it last asked for the lease."""
+                return conn.execute("SELECT max(query_start) FROM pg_stat_activity WHERE usename = 'payonce_relay'"
+                                    " AND query LIKE '%%AS c (outbox%%'").fetchone()[0]
+
+            before, begun = rss_kb(standby), until(asked)
+            conn.execute(f"SELECT pg_notify('outbox_{outbox.schema}', i::text) FROM generate_series(1, 300000) AS i")
+            rung = conn.execute("SELECT clock_timestamp()").fetchone()[0]
+            until(lambda: asked() > max(begun, rung), what="the standby has read what has come")
+            assert rss_kb(standby) - before < 8000
+        assert not status(standby)["active"]
+    finally:
+        for relay in relays:
+            relay.kill9()
+
+
 def test_p18_a_database_that_went_back_in_time_is_noticed(stack: Stack, services: Services, outbox: Outbox) -> None:
     """A snapshot of its disk is restored under a running relay: same system, same timeline, and writers are quick to
     draw ids again that the relay knows as published. The checkpoint it finds is not the one it wrote."""
