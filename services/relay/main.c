@@ -146,7 +146,8 @@ static void fill_options(const po_config *config) {
     self.options = (relay_options){
         .pg = {.dsn = po_config_text(config, "DSN"),
                .application_name = "payonce-relay",
-               .statement_timeout_ms = STATEMENT_MS},
+               .statement_timeout_ms = STATEMENT_MS,
+               .by_index = true},
         .brokers = po_config_text(config, "KAFKA_BROKERS"),
         .kafka_extra = po_config_text(config, "KAFKA_EXTRA"),
         .registry_url = po_config_text(config, "REGISTRY_URL"),

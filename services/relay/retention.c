@@ -10,10 +10,8 @@ enum { CHUNK = 1000 };
 
 enum { SESSION, DELETE };
 static const po_stmt statements[] = {
-    [SESSION] =
-        {"retention_session",
-         "SELECT set_config('search_path', $1, false), set_config('enable_seqscan', 'off', false), "
-         "(SELECT epoch FROM relay.cursor WHERE outbox = $1)"},
+    [SESSION] = {"retention_session", "SELECT set_config('search_path', $1, false), "
+                                      "(SELECT epoch FROM relay.cursor WHERE outbox = $1)"},
     // A row that is committed only later lies above the floor or in an open range of this snapshot.
     [DELETE] =
         {"retention_delete",
@@ -53,9 +51,9 @@ static bool start(retention *retention, po_pg *pg, po_err *err) {
     po_arg_text(args, po_s(retention->outbox));
     if (!po_pg_run(pg, &statements[SESSION], args, &res, err))
         return false;
-    if (po_res_i64(res, 0, 2) != retention->epoch)
+    if (po_res_i64(res, 0, 1) != retention->epoch)
         retention->after = 0;
-    retention->epoch = po_res_i64(res, 0, 2);
+    retention->epoch = po_res_i64(res, 0, 1);
     return true;
 }
 

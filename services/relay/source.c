@@ -31,9 +31,9 @@ enum {
 
 enum { SESSION, LOOK, READ, SAMPLE, SCHEMA, TOPICS };
 static const po_stmt statements[] = {
-    // Unqualified names below are the outbox's. Its index is the only way in, whatever the statistics say.
+    // Unqualified names below are the outbox's. Its index is the only way in, whatever the statistics say (by_index
+    // does the rest).
     [SESSION] = {"relay_session", "SELECT pg_backend_pid(), set_config('search_path', $1, false), "
-                                  "set_config('enable_seqscan', 'off', false), "
                                   "set_config('enable_bitmapscan', 'off', false), "
                                   "set_config('plan_cache_mode', 'force_generic_plan', false)"},
     [LOOK] = {"relay_look",
