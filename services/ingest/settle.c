@@ -302,14 +302,15 @@ static const known_ref *find_taught(const batch *b, const event *e, const refere
     return place ? &b->writes.taught[place - 1] : NULL;
 }
 
-// What the look-up found of reference i; true when the event's own account has it. One that pays a
-// thing registered at another account of ours is foreign, unless its own account has it for the
-// same order.
+// What the look-up found of reference i; true when the event's own account has it, in the mode that
+// it is of today. One that pays a thing registered at another account of ours is foreign, unless its
+// own account has it for the same order.
 static bool note_known(const batch *b, route *r, const event *e, size_t i) {
     int first = ref_row(b, e->first_ref + i), end = ref_row(b, e->first_ref + i + 1);
     po_str own = {0};
     for (int row = first; row < end; row++) {
-        if (po_str_eq(po_res_text(b->refs, row, 1), e->alias)) {
+        if (po_str_eq(po_res_text(b->refs, row, 1), e->alias) &&
+            po_res_bool(b->refs, row, 4) == e->account->live) {
             own = po_res_text(b->refs, row, 2);
             note_ref(r, own, po_res_text(b->refs, row, 3));
         }

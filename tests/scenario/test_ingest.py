@@ -4,7 +4,9 @@ import hashlib
 import http.client
 import json
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
+import psycopg
 import pytest
 
 import accounts
@@ -91,6 +93,35 @@ def test_p6_two_event_ids_for_one_change_emit_one_effect(shop, events) -> None:
     assert events(shop.id("a")) == [("qualified", 1)]
 
 
+@pytest.mark.parametrize(("table", "column"), [
+    ("provider_event", "raw"), ("event_conflict", "raw"), ("decision", "verdict"), ("outbox", "body")])
+def test_p1_p5_what_was_recorded_and_decided_is_never_edited(stack, table: str, column: str) -> None:
+    """Not even by ingest itself."""
+    for statement in (f"UPDATE ingest.{table} SET {column} = {column}", f"DELETE FROM ingest.{table}",
+                      f"TRUNCATE ingest.{table} CASCADE"):
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            stack.postgres.query(statement, role="payonce_ingest")
+
+
+def test_p5_a_decision_is_kept_with_its_policy_and_the_facts_it_was_drawn_from(shop, stack) -> None:
+    shop.register("a")
+    sends = [shop.stripe_event("checkout.session.completed", shop.session("a", 3000)),
+             shop.stripe_event("refund.created", shop.refund("a", "1", 900))]
+    for event in sends:
+        shop.send(event)
+    rows = stack.postgres.query(
+        "SELECT e.event_id, policy, policy_version, verdict, reason, emits, state, received, refunded, sequence, facts"
+        " FROM ingest.decision d JOIN ingest.provider_event e ON e.id = d.event WHERE order_id = %s ORDER BY sequence",
+        shop.id("a"))
+    position = ("stripe-v1", 1, "underpaid", "underpaid")
+    assert [r[:-1] for r in rows] == [
+        (sends[0]["id"], *position, "payment.review_required", "review", 3000, 0, 1),
+        (sends[1]["id"], *position, "payment.refunded", "review", 3000, 900, 2)]
+    payment = ("payment", f"pi_{shop.tag}_a", "paid", "EUR/2", 3000)
+    assert [[(f["kind"], f["object"], f["state"], f["unit"], f["amount"]) for f in r[-1]] for r in rows] == [
+        [payment], [payment, ("refund", f"re_{shop.tag}_1", "paid", "EUR/2", 900)]]
+
+
 # --- Bad input
 
 @pytest.mark.parametrize(("case", "status"), [
@@ -174,6 +205,49 @@ def test_p17_a_payment_hash_seen_by_another_account_is_inconsistent(shop, events
     assert position(shop.show("a")) == ("review", "inconsistent", "foreign_account", 0, 0)
 
 
+def test_p17_a_live_orders_payment_hash_at_a_test_node_moves_nothing(shop, events) -> None:
+    """The other mode does not even find it: no review, as another live account's would be."""
+    shop.register("a", 1500, "BTC/11", refs={"payment_hash": shop.hash("a")})
+    shop.observe(shop.invoice("a", "SETTLED", 1500, 1500), alias="node-test")
+    assert shop.show("a")["state"] == "open" and events(shop.id("a")) == []
+
+
+def test_p17_a_live_order_stays_out_of_reach_when_its_alias_turns_to_test(services, stack, tag, tmp_path, events) -> None:
+    """An alias keeps its name and changes its mode: test events find no order of its former life, by no route."""
+    services.start("ingest")
+    shop = Shop(services["ingest"], stack.api_token, tag)
+    shop.register("a")
+    shop.register("b", refs={"session": f"cs_{tag}_b"})
+    services["ingest"].term()
+    tmp_path.chmod(0o755)
+    turned = tuple(replace(a, mode="test") if a.alias == "shop" else a for a in accounts.DEFAULT)
+    services.start("ingest", label="turned", env={"PAYONCE_ACCOUNTS_FILE": str(accounts.write(tmp_path, turned))})
+    shop = Shop(services["turned"], stack.api_token, tag, 1000)
+    for name, order in (("a", ""), ("b", None)):
+        session = shop.session(name, order=order)
+        shop.send(shop.stripe_event("checkout.session.completed", session, livemode=False))
+        assert shop.show(name)["state"] == "open" and events(shop.id(name)) == [], name
+
+
+def test_p10_client_reference_id_names_an_order_only_where_the_account_allows_it(services, stack, tag, tmp_path) -> None:
+    """A visitor can set it."""
+    tmp_path.chmod(0o755)
+    allowed = tuple(replace(a, client_reference_id=a.alias == "shop2") for a in accounts.DEFAULT)
+    services.start("ingest", env={"PAYONCE_ACCOUNTS_FILE": str(accounts.write(tmp_path, allowed))})
+    shop = Shop(services["ingest"], stack.api_token, tag)
+    for alias, state in (("shop", "open"), ("shop2", "paid")):
+        for name in (alias, f"{alias}-late"):
+            session = shop.session(name, order=None) | {"client_reference_id": shop.id(name)}
+            send = shop.stripe_event("checkout.session.completed", session)
+            if name == alias:
+                shop.register(name, accounts=[alias])
+            shop.send(send, alias=alias)
+            if name != alias:
+                shop.register(name, accounts=[alias])
+            shop.wait_state(name, state)
+    assert shop.show("shop-late")["state"] == "open"
+
+
 def test_p12_unknown_types_are_stored_and_answered_200(shop, stack) -> None:
     event = shop.stripe_event("customer.created", {"id": "cus_1", "object": "customer"})
     shop.send(event)
@@ -229,6 +303,18 @@ def test_a_short_token_refuses_to_start(stack, tag, tmp_path) -> None:
     one.start()
     until(lambda: not one.alive, 20, "ingest refuses to start")
     assert one.exit_code == 2 and "API_TOKEN" in one.tail()
+
+
+def test_p1_a_database_that_may_forget_commits_refuses_to_start(stack, tag) -> None:
+    """A commit that can be taken back is no promise."""
+    stack.postgres.query("ALTER ROLE payonce_ingest SET synchronous_commit = off")
+    try:
+        one = stack.service("ingest", {}, tag)
+        one.start()
+        until(lambda: not one.alive, 20, "ingest refuses to start")
+    finally:
+        stack.postgres.query("ALTER ROLE payonce_ingest RESET synchronous_commit")
+    assert one.exit_code == 2 and "synchronous_commit" in one.tail()
 
 
 def test_p1_an_empty_secret_refuses_to_start(stack, tag, tmp_path) -> None:

@@ -26,6 +26,7 @@ DEFAULT = (
     Account("stripe", "shop2", "live", ("whsec_demo2",)),
     Account("lightning", "node1", "live", (_webhook_secret(0),)),
     Account("lightning", "node2", "live", (_webhook_secret(64),)),
+    Account("lightning", "node-test", "test", (_webhook_secret(128),)),
 )
 
 
