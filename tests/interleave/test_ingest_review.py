@@ -35,6 +35,8 @@ def test_p2_p3_one_batch_of_repeats_conflicts_refunds_and_routes_is_decided_one_
             "id": f"pi_{tag}_c", "object": "payment_intent", "latest_charge": f"ch_{tag}_c",
             "metadata": {"order_id": shop.id("c")}}),
         shop.stripe_event(completed, shop.session("c", order=None)),  # finds its order by what the one before taught
+        # Names by client_reference_id alone, which its account does not allow, an order that others of the batch find.
+        shop.stripe_event(completed, shop.session("x", order=None) | {"client_reference_id": shop.id("c")}),
         shop.stripe_event(completed, shop.session("d", payment=f"pi_{tag}_shared")),
         shop.stripe_event(completed, shop.session("e", payment=f"pi_{tag}_shared")),
         shop.stripe_event("customer.created", {"id": "cus_1", "object": "customer"}),

@@ -390,6 +390,22 @@ def test_p4_after_72_hours_an_event_is_unmatched_and_still_woken(shop, stack, ev
     assert events(shop.id("a")) == [("qualified", 1)]
 
 
+def test_p4_a_refund_long_unmatched_is_woken_by_its_payment(shop, stack, events) -> None:
+    """Nothing sweeps it any more: the fact it awaits wakes it in its own transaction."""
+    shop.register("a")
+    refund = shop.stripe_event("refund.created", shop.refund("a", "1", 900) | {"metadata": {"order_id": shop.id("a")}})
+    shop.send(refund)
+    assert waiting(stack, refund["id"]) == [("payment_unknown",)]
+    own = "event = (SELECT id FROM ingest.provider_event WHERE event_id = %s)"
+    stack.postgres.query("UPDATE ingest.undecided SET created_at = now() - interval '73 hours', due_at = now()"
+                         f" WHERE {own}", refund["id"])
+    until(lambda: stack.postgres.query(f"SELECT unmatched FROM ingest.undecided WHERE {own}", refund["id"]) == [(True,)],
+          20, "unmatched")
+    shop.paid("a")
+    shop.wait_state("a", "paid", received=4900, refunded=900)
+    assert events(shop.id("a")) == [("qualified", 1), ("refunded", 2)]
+
+
 # --- Two replicas
 
 def test_p3_p6_two_replicas_and_one_hot_order(services, stack, tag, events) -> None:

@@ -499,6 +499,17 @@ def test_a_sequence_it_may_not_read_refuses_to_start(stack: Stack, outbox: Outbo
     until(lambda: relay.exit_code == 1)
 
 
+def test_p18_a_database_that_may_forget_commits_refuses_to_start(stack: Stack, outbox: Outbox) -> None:
+    """Ids that were handed out would be handed out again, for other rows."""
+    stack.postgres.query("ALTER ROLE payonce_relay SET synchronous_commit = off")
+    try:
+        relay = stack.service("relay", outbox.env(), outbox.schema).start()
+        until(lambda: relay.exit_code == 1)
+    finally:
+        stack.postgres.query("ALTER ROLE payonce_relay RESET synchronous_commit")
+    assert "synchronous_commit" in relay.tail()
+
+
 def test_an_idle_look_is_cheap_and_uses_the_index(stack: Stack, services: Services, outbox: Outbox) -> None:
     """At 500,000 retained rows an idle look costs less than a millisecond; gaps do not change the way in."""
     services.start("relay", env=outbox.env())
