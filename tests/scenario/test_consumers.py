@@ -150,6 +150,17 @@ def test_p14_qualified_anew_is_a_new_generation_of_the_right_alone(services, top
     assert effects.mail(order.id) == ("not_wanted", 0, None)
 
 
+def test_p14_a_late_copy_of_an_earlier_generation_does_not_come_to_life(services, topic, effects, tag) -> None:
+    """And the living one, told again, does not end itself."""
+    order = topic.order(tag)
+    anew = order.says("qualified", received=1000, qualification=2, sequence=3)
+    late = order.says("qualified", qualification=1, sequence=1)
+    again = order.says("qualified", qualification=2, sequence=3)
+    effects.wait_taken([anew, late, again], "access")
+    assert effects.rights(order.id) == [(f"grant:{tag}", f"c-{tag}", "revoked"),
+                                        (f"grant:{tag}:g2", f"c-{tag}", "granted")]
+
+
 def test_p25_the_last_visit_moves_forward_only(services, stack, topic, effects, tag) -> None:
     for sequence in (5, 2):
         order = topic.order(f"{tag}-{sequence}", customer_id=tag)

@@ -2,7 +2,7 @@
 the ends of their types, replies to COMMIT that never come, leases that run out while a mail is on its way."""
 
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -11,9 +11,10 @@ from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from conftest import Services
 from effects import CONSUMERS, Effects
 from link import Link
+from service import Service
 from smtp_sink import SmtpSink
 from stack import Stack
-from topic import CONTACTS, PAYMENTS, Event, in_partition
+from topic import CONTACTS, PAYMENTS, Event, Topic, in_partition
 from wait import until
 
 QUICK = {"PAYONCE_KAFKA_EXTRA": "session.timeout.ms=6000"}
@@ -37,6 +38,16 @@ def services(stack: Stack, sink: SmtpSink) -> Iterator[Services]:
 
 def nothing_done(effects: Effects, order: str) -> bool:
     return (effects.journals(order), effects.entries(order), effects.mail(order), effects.rights(order)) == ([], [], None, [])
+
+
+def skip(services: Iterable[Service], topic: Topic, offsets: dict[int, int]) -> None:
+    """An operator's way past what is refused."""
+    services = list(services)
+    for service in services:
+        assert service.term() == 0
+    topic.drop_before(offsets)
+    for service in services:
+        service.start()
 
 
 # --- Events that cannot be
@@ -67,6 +78,41 @@ def test_p20_a_position_that_cannot_be_is_refused_by_all_and_has_no_effect(servi
     topic.drop_before({p: at + 1 for p, at in ends.items()})
     for service in services:
         service.start()
+    effects.wait_taken(topic.mark(tag), *CONSUMERS)
+
+
+def test_p20_what_says_one_thing_outside_and_another_inside_is_refused_by_all(services, stack, topic, effects,
+                                                                               tag) -> None:
+    """Dedupe and order would work on something else than the effect."""
+    ends = stack.kafka.ends(PAYMENTS)
+    orders = [topic.order(in_partition(f"{tag}-", p)) for p in range(4)]
+    events = [order.event("qualified", received=1000) for order in orders]
+    bodies = [topic.body(PAYMENTS, event) for event in events]
+    bodies[2] = topic.body(PAYMENTS, events[2] | {"type": "payment.refunded"})
+    for p, (key, value, sequence) in enumerate((
+            (in_partition(f"{tag}-other-", 0), bodies[0], 1), (orders[1].id, bodies[1], 2), (orders[2].id, bodies[2], 1),
+            (orders[3].id, None, 1))):
+        topic.put(PAYMENTS, key, value, "payment.qualified", sequence, events[p]["event_id"])
+    topic.flush()
+    for service in services:
+        until(lambda s=service: s.metric("payonce_consumer_blocked_partitions") == 4, 20, f"{service.label} refuses all")
+    for order in orders:
+        assert nothing_done(effects, order.id)
+    skip(services, topic, {p: ends[p] + 1 for p in range(4)})
+    effects.wait_taken(topic.mark(tag), *CONSUMERS)
+
+
+def test_p27_an_order_that_changes_its_unit_is_refused_and_never_mixed(services, stack, topic, effects, tag) -> None:
+    """The ledger keeps an order in one unit, whatever a later position says."""
+    ends = stack.kafka.ends(PAYMENTS)
+    order = topic.order(in_partition(f"{tag}-", 0))
+    effects.wait_taken([order.says("qualified", received=1000)], "ledger")
+    order.says("adjusted", state="paid", received=2000, currency="EUR")
+    topic.flush()
+    until(lambda: services["ledger"].metric("payonce_consumer_blocked_partitions") == 1, 20, "ledger refuses")
+    assert effects.journals(order.id) == [1]
+    assert effects.balances(order.id) == {"clearing:stripe:shop": 1000, "revenue": -1000}
+    skip([services["ledger"]], topic, {0: ends[0] + 2})
     effects.wait_taken(topic.mark(tag), *CONSUMERS)
 
 
@@ -207,6 +253,33 @@ def test_p26_a_worker_that_slept_past_its_lease_records_nothing(services, stack,
     effects.wait_taken([event], "receipts")
     assert first.term() == 0 and second.term() == 0
     sleeper.start().wait_ready()
+
+
+def test_p26_a_worker_whose_lease_went_before_it_began_sends_nothing(services, stack, topic, effects, sink, tag) -> None:
+    """FAULTS 20: it has claimed the mail, and asks for the address only after another has taken the mail over."""
+    receipts = services["receipts"]
+    skipped = receipts.metric("payonce_work_skipped_total")
+    order = topic.order(tag, receipt=True)
+    order.contact(f"{tag}@example.org")
+    sink.refuse()
+    try:
+        order.says("qualified", received=1000)
+        until(lambda: (effects.mail(tag) or ("", 0))[1] >= 1, 30, "an attempt, put off")
+        with stack.postgres.connect(autocommit=False) as conn:
+            conn.execute("LOCK TABLE receipts.contact IN ACCESS EXCLUSIVE MODE")
+            until(lambda: stack.postgres.query("SELECT 1 FROM pg_stat_activity WHERE usename = 'payonce_receipts'"
+                                               " AND wait_event_type = 'Lock'"), 20, "the next one asks for the address")
+            sink.accept()
+            stack.postgres.query("UPDATE receipts.mail SET lease_token = gen_random_uuid(), lease_until = now() +"
+                                 " interval '1 h' WHERE order_id = %s", tag)
+            conn.rollback()
+        until(lambda: receipts.metric("payonce_work_skipped_total") == skipped + 1, 20, "it lets go")
+        assert sink.to(f"{tag}@example.org") == []
+    finally:
+        sink.accept()
+    stack.postgres.query("UPDATE receipts.mail SET lease_until = now() WHERE order_id = %s", tag)
+    until(lambda: (effects.mail(tag) or ("",))[0] == "sent", 30, "the next claim sends it")
+    assert len(sink.to(f"{tag}@example.org")) == 1
 
 
 # --- Growth
