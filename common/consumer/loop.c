@@ -575,8 +575,9 @@ rd_kafka_t *po_loop_kafka(po_loop *loop) {
 static json_t *fault(const po_err *err, int64_t since_us) {
     char since[PO_RFC3339_SIZE];
     po_rfc3339(since_us, since);
-    return json_pack("{s:s,s:s,s:s,s:s}", "since", since, "kind", po_kind_name(err->kind), "code",
-                     err->code, "error", err->text);
+    // Left out where it is no UTF-8, as a text that was cut may not be; the log has it all the same.
+    return json_pack("{s:s,s:s,s:s,s:o*}", "since", since, "kind", po_kind_name(err->kind), "code",
+                     err->code, "error", json_string(err->text));
 }
 
 json_t *po_loop_status(po_loop *loop) {

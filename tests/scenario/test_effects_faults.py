@@ -57,7 +57,7 @@ ABSURD: dict[str, dict[str, Any]] = {
     "refunded below nothing": {"received": 1000, "refunded": -1},
     "refunded above received": {"received": 1000, "refunded": 1001},
     "received below nothing": {"received": -1},
-    "qualified and not paid": {"received": 1000, "state": "review"},
+    "qualified and not paid": {"received": 1000, "state": "ü" * 300},  # told, and cut inside a character
     "a time that no database holds": {"received": 1000, "occurred_at": -(2**63 // 1000), "decided_at": -(2**63 // 1000)},
 }
 
@@ -71,6 +71,8 @@ def test_p20_a_position_that_cannot_be_is_refused_by_all_and_has_no_effect(servi
     topic.flush()
     for service in services:
         until(lambda s=service: s.metric("payonce_consumer_blocked_partitions") == 6, 20, f"{service.label} refuses all")
+        rows = service.admin_get("/statusz").json()["status"]["partitions"]
+        assert sum("blocked" in row for row in rows) == 6
     for event in bad.values():
         assert nothing_done(effects, event["order_id"])
     for service in services:
