@@ -119,8 +119,9 @@ static const po_setting settings[] = {
     {"MAIL_PARALLEL", PO_SET_INT, "2", 1, 64,
      "Mails sent at a time by one process; a process that is killed leaves at most so many in "
      "doubt."},
-    {"MAIL_ATTEMPTS", PO_SET_INT, "100", 1, 10000,
-     "Attempts before a mail goes to review; they are at most 10 minutes apart."},
+    {"MAIL_ATTEMPTS", PO_SET_INT, "720", 1, 10000,
+     "Attempts before a mail goes to review; they are at most 10 minutes apart, so the default "
+     "outlasts a mail server that is away for days."},
     {"MAIL_ADDRESS_WAIT", PO_SET_DURATION_MS, "15m", 0, 86400000,
      "How long a mail waits for the address of its order before it goes to review."},
     {0},
