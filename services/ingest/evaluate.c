@@ -82,15 +82,14 @@ typedef struct payment {
     int64_t amount;    // in the order's unit
     int64_t at_us;
     bool counted; // a known amount in the order's currency
-    bool arrived;
     __int128 succeeded, failed;
     int64_t total;    // the provider's largest cumulative amount
     int64_t refunded; // what the walk has subtracted so far
 } payment;
 
 typedef struct moment {
-    int64_t at_us;
-    bool refund; // payments first on a tie
+    int64_t at_us; // of a refund: never before its payment, for the two may be of two clocks
+    bool refund;   // payments first on a tie
     payment *payment;
     const fact *fact;
     int64_t amount;
@@ -211,8 +210,11 @@ static void gather_refund(evaluation *e, const fact *f) {
     if (e->n_payments)
         p = bsearch(f, e->payments, e->n_payments, sizeof *p, payment_cmp);
     if (p && p->counted && (f->state == STATE_PAID || f->state == STATE_FAILED))
-        e->moments[e->n_moments++] =
-            (moment){.at_us = f->at_us, .refund = true, .payment = p, .fact = f, .amount = amount};
+        e->moments[e->n_moments++] = (moment){.at_us = f->at_us > p->at_us ? f->at_us : p->at_us,
+                                              .refund = true,
+                                              .payment = p,
+                                              .fact = f,
+                                              .amount = amount};
 }
 
 static void gather_others(evaluation *e, const fact_set *set) {
@@ -259,7 +261,7 @@ static int moment_cmp(const void *left, const void *right) {
 static int64_t refunded_of(const payment *p) {
     __int128 total = p->total - p->failed;
     __int128 refunded = p->succeeded > total ? p->succeeded : total;
-    if (!p->arrived || refunded < 0)
+    if (refunded < 0)
         return 0;
     return refunded < p->amount ? (int64_t)refunded : p->amount;
 }
@@ -267,8 +269,8 @@ static int64_t refunded_of(const payment *p) {
 static void apply(const moment *m) {
     payment *p = m->payment;
     if (!m->refund)
-        p->arrived = true;
-    else if (m->fact->kind == FACT_REFUND_TOTAL)
+        return;
+    if (m->fact->kind == FACT_REFUND_TOTAL)
         p->total = m->amount > p->total ? m->amount : p->total;
     else if (m->fact->state == STATE_FAILED)
         p->failed += m->amount;
@@ -295,10 +297,7 @@ static walk walk_moments(evaluation *e, int64_t due, int64_t less) {
         w.refunded -= p->refunded;
         p->refunded = refunded_of(p);
         w.refunded += p->refunded;
-        bool last = i + 1 == e->n_moments || moment_cmp(m, m + 1) != 0;
-        bool arrived =
-            w.received > 0 || !m->refund; // nothing due is still nobody's before a payment says so
-        if (!last || !arrived)
+        if (i + 1 < e->n_moments && moment_cmp(m, m + 1) == 0)
             continue;
         w.reached_less |= w.received - w.refunded >= less;
         if (!w.reached && w.received - w.refunded >= due) {

@@ -10,7 +10,7 @@ arrival decides, so every order of arrival that respects them leads to the same 
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -133,7 +133,9 @@ def position(order: Order) -> Position:
         person |= len(ours) < len(statements) or len(amounts) > 1
         if amounts:
             received[key] = min(p.at for p in ours), min(amounts)
-    refunds = [r for r in order.refunds if r.key in received and order.ours(r)]
+    # A refund is never older than its payment, whatever two clocks of a provider say.
+    refunds = [replace(r, at=max(r.at, received[r.key][0]))
+               for r in order.refunds if r.key in received and order.ours(r)]
     person |= any(r.state == PAID and r.key in paid and not order.ours(r) for r in order.refunds)
 
     discount = max((d for p in order.payments if p.state == PAID and order.ours(p)

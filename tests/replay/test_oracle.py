@@ -71,6 +71,7 @@ def back(amount: int, at: int = 5, id: str = "r", key: str = "p", state: str = P
     ([pay(4900), back(900, state="pending")], {}, True, 4900),
     ([pay(4900), back(9000)], {}, True, 0),  # never above what was captured
     ([pay(4900), back(4900, at=1)], {}, True, 0),  # of one second: the payment first
+    ([pay(4900, at=6), back(900, at=5)], {}, True, 4000),  # of two clocks: the payment first
     ([pay(3000), back(3000, at=5), pay(1900, at=9, key="q")], {}, False, 1900),
     ([pay(3000), back(3000, at=9), pay(1900, at=5, key="q")], {}, True, 1900),
     ([back(900)], {}, False, 0),
