@@ -6,6 +6,7 @@ import signal
 import uuid
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
+from types import TracebackType
 
 import pytest
 
@@ -18,7 +19,8 @@ from topic import Topic
 
 
 class Services:
-    """The services of one test, by label: services.start("ingest", "relay"); services["relay"].kill9()."""
+    """The services of one test, by label: services.start("ingest", "relay"); services["relay"].kill9(). They end
+    with the `with` block."""
 
     def __init__(self, stack: Stack, sink: SmtpSink) -> None:
         self._stack, self._sink = stack, sink
@@ -44,6 +46,14 @@ class Services:
 
     def __iter__(self) -> Iterator[Service]:
         return iter(self._all.values())
+
+    def __enter__(self) -> "Services":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, err: BaseException | None, trace: TracebackType | None) -> None:
+        faults = self.end()
+        if faults and kind is None:
+            pytest.fail("\n".join(faults), pytrace=False)
 
     def end(self) -> list[str]:
         """Ends all and returns what went wrong: a program may only end when told to, and with 0 (the
@@ -80,14 +90,8 @@ def sink() -> Iterator[SmtpSink]:
 
 @pytest.fixture
 def services(stack: Stack, sink: SmtpSink) -> Iterator[Services]:
-    it = Services(stack, sink)
-    faults = []
-    try:
+    with Services(stack, sink) as it:
         yield it
-    finally:
-        faults = it.end()
-    if faults:
-        pytest.fail("\n".join(faults), pytrace=False)
 
 
 @pytest.fixture(scope="module")

@@ -27,6 +27,8 @@ class BrokerLink:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, err: BaseException | None, trace: TracebackType | None) -> None:
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # closing alone does not end an accept() in progress
         self._listener.close()
 
     def spoil(self, *codes: int) -> None:
@@ -50,8 +52,12 @@ class BrokerLink:
         with suppress(OSError):
             while True:
                 client, _ = self._listener.accept()
+                try:
+                    server = socket.create_connection(("127.0.0.1", self._to))
+                except OSError:  # nobody listens just now
+                    client.close()
+                    continue
                 client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                server = socket.create_connection(("127.0.0.1", self._to))
                 server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 pair = _Pair(self, client, server)
                 threading.Thread(target=pair.up, daemon=True).start()
@@ -87,7 +93,7 @@ class _Pair:
         for one in (self._client, self._server):
             with suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
-                one.close()
+            one.close()
 
 
 def _frame(from_: socket.socket) -> bytes:

@@ -64,12 +64,12 @@ class Effects:
         ids = [e["event_id"] for e in events]
         return self._query(f"SELECT count(*) FROM {consumer}.inbox WHERE event_id = ANY(%s::uuid[])", ids) == [(len(ids),)]
 
-    def wait_taken(self, events: Iterable[Event], *consumers: str, timeout: float = 60) -> None:
+    def wait_taken(self, events: Iterable[Event], *consumers: str, timeout: float = 120) -> None:
         events = list(events)
         for consumer in consumers:
             until(lambda c=consumer: self.taken(c, events), timeout, f"{consumer} has taken {len(events)} events")
 
-    def wait_drained(self, *consumers: str, topics: tuple[str, ...] = (PAYMENTS,), timeout: float = 60) -> None:
+    def wait_drained(self, *consumers: str, topics: tuple[str, ...] = (PAYMENTS,), timeout: float = 120) -> None:
         """Until the groups have committed up to the ends of the topics."""
         kafka = self.stack.kafka
         for consumer in consumers:

@@ -25,6 +25,8 @@ class Link:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, err: BaseException | None, trace: TracebackType | None) -> None:
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # closing alone does not end an accept() in progress
         self._listener.close()
 
     def dsn(self, role: str, dbname: str = "payonce") -> str:
@@ -34,7 +36,11 @@ class Link:
         with suppress(OSError):
             while True:
                 client, _ = self._listener.accept()
-                server = socket.create_connection(("127.0.0.1", self._to))
+                try:
+                    server = socket.create_connection(("127.0.0.1", self._to))
+                except OSError:  # nobody listens just now
+                    client.close()
+                    continue
                 pair = _Pair(self, client, server)
                 threading.Thread(target=pair.up, daemon=True).start()
                 threading.Thread(target=pair.down, daemon=True).start()
@@ -79,4 +85,4 @@ class _Pair:
         for one in (self._client, self._server):
             with suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
-                one.close()
+            one.close()

@@ -47,7 +47,7 @@ def start(
         ).result()
 
 
-def finish(proc: subprocess.Popen[bytes], log: Path, what: str, timeout: float = 60) -> None:
+def finish(proc: subprocess.Popen[bytes], log: Path, what: str, timeout: float = 180) -> None:
     """Waits for a program that should end well."""
     if proc.wait(timeout) != 0:
         raise RuntimeError(f"{what}: exit {proc.returncode}\n{tail(log)}")
@@ -95,19 +95,32 @@ def tail(log: Path, lines: int = 40) -> str:
     return "\n".join(text.splitlines()[-lines:])
 
 
+_taken: dict[int, socket.socket] = {}  # free_port()'s, for as long as we live
+
+
 def free_port() -> int:
     """A loopback port below the ephemeral range: while its server is down, no outgoing connection takes it,
-    and a client that keeps trying to connect cannot end up connected to itself."""
+    and a client that keeps trying to connect cannot end up connected to itself. UDP's port of the same number
+    says that it is taken, to this process and all others that ask here, also while nobody listens."""
     low = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     span = (20000, low - 1) if low > 21000 else (61001, 65535)
     while True:
         port = random.SystemRandom().randint(*span)
-        with socket.socket() as s:
-            try:
+        mark = socket.socket(type=socket.SOCK_DGRAM)
+        try:
+            mark.bind(("127.0.0.1", port))
+            with socket.socket() as s:
                 s.bind(("127.0.0.1", port))
-            except OSError:
-                continue
+        except OSError:
+            mark.close()
+            continue
+        _taken[port] = mark
         return port
+
+
+def release_port(port: int) -> None:
+    """Whoever asks for a port may have this one again."""
+    _taken.pop(port).close()
 
 
 def accepts(port: int) -> bool:

@@ -2,7 +2,6 @@
 
 import http.client
 import json
-import os
 import re
 import signal
 import subprocess
@@ -27,7 +26,7 @@ class Answer:
 
 
 def call(method: str, url: str, body: bytes | None = None, headers: Mapping[str, str] | None = None,
-         timeout: float = 10) -> Answer:
+         timeout: float = 60) -> Answer:
     """One HTTP request on a connection of its own; every status is an answer, only a broken connection
     raises (OSError or http.client.HTTPException)."""
     to = urlsplit(url)
@@ -35,8 +34,8 @@ def call(method: str, url: str, body: bytes | None = None, headers: Mapping[str,
     try:
         try:
             conn.request(method, to.path + (f"?{to.query}" if to.query else ""), body, dict(headers or {}))
-        except BrokenPipeError:
-            pass  # answered before all of the body was sent
+        except (BrokenPipeError, ConnectionResetError):
+            pass  # perhaps answered before all of the body was sent: the answer can still be read
         got = conn.getresponse()
         return Answer(got.status, {k.lower(): v for k, v in got.getheaders()}, got.read())
     finally:
@@ -67,7 +66,7 @@ class Service:
         self._proc = process.start([self.program, "run"], self.log, self.env)
         return self
 
-    def wait_ready(self, timeout: float = 30) -> "Service":
+    def wait_ready(self, timeout: float = 90) -> "Service":
         def ready() -> bool:
             self._must_live()
             return self._ports().get("admin") is not None and self.admin_get("/readyz").status == 200
@@ -84,10 +83,15 @@ class Service:
 
     def stop_signal(self) -> None:
         """SIGSTOP: alive for the kernel, dead for everybody else."""
-        os.kill(self.pid, signal.SIGSTOP)
+        self._signal(signal.SIGSTOP)
 
     def cont(self) -> None:
-        os.kill(self.pid, signal.SIGCONT)
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, sig: signal.Signals) -> None:
+        """Never to a pid that was reaped, and may be another's by now."""
+        assert self._proc is not None, f"{self.label} was not started"
+        self._proc.send_signal(sig)
 
     def restart(self, timeout: float = 30) -> "Service":
         self.term(timeout)
@@ -107,7 +111,7 @@ class Service:
         """None while it runs or before it was started; negative: the signal that ended it."""
         return None if self._proc is None else self._proc.poll()
 
-    def port(self, listener: str = "http", timeout: float = 30) -> int:
+    def port(self, listener: str = "http", timeout: float = 90) -> int:
         def found() -> int | None:
             port = self._ports().get(listener)
             if port is None:
@@ -125,9 +129,19 @@ class Service:
         except (OSError, http.client.HTTPException) as err:
             return Answer(0, {}, str(err).encode())
 
+    def page(self, path: str) -> Answer:
+        """A page of the admin listener that must be there: without an answer nothing is known, least of all 0."""
+        answer = self.admin_get(path)
+        assert answer.status == 200, f"{self.label}{path}: {answer.status} {answer.body!r}"
+        return answer
+
+    def status(self) -> dict[str, Any]:
+        """What /statusz says of this service's own affairs."""
+        return self.page("/statusz").json()["status"]
+
     def metrics(self) -> dict[str, float]:
         """Every sample by its text, labels included: {'x_total{kind="a"}': 3.0, …}."""
-        text = self.admin_get("/metrics").body.decode()
+        text = self.page("/metrics").body.decode()
         lines = (line.rpartition(" ") for line in text.splitlines() if line and line[0] != "#")
         return {sample: float(value) for sample, _, value in lines}
 

@@ -15,7 +15,7 @@ from typing import Any
 from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import SMTP, Envelope, Session
 
-from process import free_port
+from process import free_port, release_port
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class SmtpSink:
         self._left: int | None = None
         self._changed = asyncio.Event()
         self.port = free_port()
-        self._controller = Controller(self, hostname="127.0.0.1", port=self.port)
+        self._controller = Controller(self, hostname="127.0.0.1", port=self.port, ready_timeout=90)
 
     @property
     def url(self) -> str:
@@ -48,6 +48,7 @@ class SmtpSink:
     def stop(self) -> None:
         self.accept()
         self._controller.stop()
+        release_port(self.port)
 
     def __enter__(self) -> "SmtpSink":
         return self.start()

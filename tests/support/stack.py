@@ -5,6 +5,7 @@ built and creates the topics; leaving the block ends everything. `python stack.p
 does the same until SIGTERM and leaves FOLDER/env for a shell to source (see ./dev stack).
 """
 
+import http.client
 import json
 import os
 import pwd
@@ -13,9 +14,10 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import psycopg
 from confluent_kafka import (Consumer, KafkaError, KafkaException, Message,
@@ -32,11 +34,7 @@ __all__ = ["Answer", "Kafka", "Postgres", "Registry", "Service", "Stack", "call"
 ROOT = Path(__file__).resolve().parents[2]
 JARS = ROOT / "build/jars"
 SERVICES = tuple(sorted(main.parent.name for main in ROOT.glob("services/*/main.c")))
-COORDINATOR_NOT_YET = (KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_NOT_AVAILABLE,
-                       KafkaError.COORDINATOR_LOAD_IN_PROGRESS)
-# … and with those that say that its last member has not left yet.
-GROUP_NOT_YET = (*COORDINATOR_NOT_YET, KafkaError.UNKNOWN_MEMBER_ID, KafkaError.REBALANCE_IN_PROGRESS,
-                 KafkaError._TIMED_OUT)
+T = TypeVar("T")
 JVM = ("-Xmx384m", "-XX:+UseSerialGC", "-XX:-UsePerfData")
 POSTGRES_SETTINGS = {
     "listen_addresses": "'127.0.0.1'",
@@ -47,6 +45,19 @@ POSTGRES_SETTINGS = {
     "timezone": "'UTC'",
     "log_line_prefix": "'%m [%p] %u '",
 }
+
+
+def answered(ask: Callable[[], T], what: str) -> T:
+    """What Kafka answers in the end, to a question that may be repeated: a broker that has just begun refuses some,
+    a group whose last member is still leaving others, a slow one lets the time run out."""
+
+    def asked() -> tuple[T]:
+        try:
+            return (ask(),)
+        except (KafkaException, TimeoutError) as err:
+            raise AssertionError(f"{what}: {err}") from err
+
+    return until(asked, what=what)[0]
 
 
 def scratch_folder(prefix: str = "payonce-") -> Path:
@@ -89,7 +100,7 @@ class Postgres:
         self._proc = process.start([self._bin("postgres"), "-D", self.folder / "data"], self.log,
                                    user=self._user, death="QUIT", cwd=Path("/"))
 
-    def wait_ready(self, timeout: float = 60) -> None:
+    def wait_ready(self, timeout: float = 180) -> None:
         def answers() -> bool:
             # A predecessor that was killed may still hold its shared memory: then start again.
             if self._proc is None or self._proc.poll() is not None:
@@ -127,7 +138,7 @@ class Postgres:
         for pid in backends:
             os.kill(pid, signal.SIGKILL)
         process.end(self._proc, signal.SIGKILL)
-        until(lambda: all(map(process.gone, backends)), 30, "backends gone")
+        until(lambda: all(map(process.gone, backends)), what="backends gone")
 
     def freeze(self) -> None:
         """SIGSTOP to every process: connections stay open, nothing answers."""
@@ -148,7 +159,7 @@ class Postgres:
             return []
         pid = self._proc.pid
         os.kill(pid, signal.SIGSTOP)
-        until(lambda: process.state(pid) in "TZ", 10, "postmaster stopped", every=0.001)
+        until(lambda: process.state(pid) in "TZ", what="postmaster stopped", every=0.001)
         return process.children(pid)
 
     def dsn(self, role: str = "postgres", dbname: str = "payonce") -> str:
@@ -156,7 +167,7 @@ class Postgres:
 
     def connect(self, role: str = "postgres", dbname: str = "payonce",
                 **options: Any) -> psycopg.Connection[Any]:
-        return psycopg.connect(self.dsn(role, dbname), **{"autocommit": True, "connect_timeout": 5, **options})
+        return psycopg.connect(self.dsn(role, dbname), **{"autocommit": True, "connect_timeout": 60, **options})
 
     def query(self, sql: str, *params: Any, role: str = "postgres") -> list[tuple[Any, ...]]:
         """Rows of one statement on a connection of its own; [] when it returns none."""
@@ -218,7 +229,7 @@ class Kafka:
     def launch(self) -> None:
         self._proc = self._java("kafka.Kafka", self._properties)
 
-    def wait_ready(self, timeout: float = 60) -> None:
+    def wait_ready(self, timeout: float = 180) -> None:
         def answers() -> bool:
             if self._proc is None or self._proc.poll() is not None:
                 raise RuntimeError(f"Kafka ended\n{process.tail(self.log)}")
@@ -256,8 +267,16 @@ class Kafka:
 
     def create_topic(self, name: str, partitions: int = 6, config: dict[str, str] | None = None) -> None:
         new = NewTopic(name, partitions, 1, config={k: str(v) for k, v in (config or {}).items()})
-        self.admin.create_topics([new])[name].result(30)
-        until(lambda: len(self._partitions(name)) == partitions, 30, f"topic {name} has its leaders")
+
+        def create() -> None:
+            try:
+                self.admin.create_topics([new])[name].result(60)
+            except KafkaException as err:  # there already: by a request whose answer has not come
+                if err.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                    raise
+
+        answered(create, f"topic {name} is made")
+        until(lambda: len(self._partitions(name)) == partitions, what=f"topic {name} has its partitions")
 
     def produce_by_java(self, topic: str, keys: list[str]) -> None:
         """A record for each key, sent by the producer of Kafka itself with its default partitioner."""
@@ -275,15 +294,14 @@ class Kafka:
         # By a consumer that never joins: the admin client can crash while the group's coordinator is still loading.
         reader = self._reader(group)
 
-        def asked() -> list[TopicPartition] | None:
-            try:
-                return reader.committed(self._partitions(topic), timeout=10)
-            except KafkaException as err:
-                if err.args[0].code() not in COORDINATOR_NOT_YET:
-                    raise
-                return None
+        def asked() -> list[TopicPartition]:
+            got = reader.committed(self._partitions(topic), timeout=10)
+            for p in got:
+                if p.error is not None:
+                    raise KafkaException(p.error)
+            return got
 
-        got = until(asked, 30, f"the coordinator of {group} answers") or []
+        got = answered(asked, f"what {group} has committed")
         return {p.partition: max(p.offset, 0) for p in got}
 
     def _reader(self, group: str) -> Consumer:
@@ -298,21 +316,15 @@ class Kafka:
 
     def rewind(self, group: str, topic: str) -> None:
         """Sends a group without members back to the first offset of every partition."""
-        to = [TopicPartition(topic, p, at) for p, at in self._offsets(topic, OffsetSpec.earliest()).items()]
+        self.move(group, topic, self._offsets(topic, OffsetSpec.earliest()))
+
+    def move(self, group: str, topic: str, to: dict[int, int]) -> None:
+        """Sends a group without members to these offsets."""
+        offsets = [TopicPartition(topic, p, at) for p, at in to.items()]
         reader = self._reader(group)
+        answered(lambda: reader.commit(offsets=offsets, asynchronous=False), f"group {group} goes elsewhere")
 
-        def done() -> bool:
-            try:
-                reader.commit(offsets=to, asynchronous=False)
-                return True
-            except KafkaException as err:  # its coordinator loads, or the last member is still leaving
-                if not err.args[0].retriable() and err.args[0].code() not in GROUP_NOT_YET:
-                    raise
-                return False
-
-        until(done, 60, f"group {group} goes back to the first offset")
-
-    def records(self, topic: str, timeout: float = 60) -> list[Message]:
+    def records(self, topic: str, timeout: float = 120) -> list[Message]:
         """Every record from the first offset to the ends of this moment, in partition order."""
         begins, ends = self._offsets(topic, OffsetSpec.earliest()), self.ends(topic)
         out: list[Message] = []
@@ -338,13 +350,23 @@ class Kafka:
         return self.folder / "server.properties"
 
     def _partitions(self, topic: str) -> list[TopicPartition]:
-        """Those that have a leader."""
-        known = self.admin.list_topics(topic, timeout=10).topics[topic].partitions
-        return [TopicPartition(topic, p.id) for p in known.values() if p.leader >= 0]
+        """All of them, once each has a leader: for a moment after the broker's start none has, or is not even known."""
+
+        def led() -> list[TopicPartition]:
+            known = self.admin.list_topics(topic, timeout=10).topics[topic]
+            if known.error is not None:
+                raise KafkaException(known.error)
+            assert known.partitions and all(p.leader >= 0 for p in known.partitions.values()), f"{topic} has leaders"
+            return [TopicPartition(topic, p) for p in known.partitions]
+
+        return answered(led, f"the partitions of {topic}")
 
     def _offsets(self, topic: str, which: OffsetSpec) -> dict[int, int]:
-        asked = self.admin.list_offsets({p: which for p in self._partitions(topic)})
-        return {p.partition: got.result(10).offset for p, got in asked.items()}
+        def asked() -> dict[int, int]:
+            answers = self.admin.list_offsets({p: which for p in self._partitions(topic)})
+            return {p.partition: got.result(10).offset for p, got in answers.items()}
+
+        return answered(asked, f"offsets of {topic}")
 
     def _java(self, *args: str | Path) -> subprocess.Popen[bytes]:
         return process.start(self._java_command(*args), self.log)
@@ -380,13 +402,13 @@ class Registry:
         self._proc = process.start(["java", *JVM, "-XX:TieredStopAtLevel=1", "-jar", jar], self.log, env,
                                    cwd=self.folder)
 
-    def wait_ready(self, timeout: float = 90) -> None:
+    def wait_ready(self, timeout: float = 180) -> None:
         def answers() -> bool:
             if self._proc is None or self._proc.poll() is not None:
                 raise RuntimeError(f"the registry ended\n{process.tail(self.log)}")
             try:
                 return call("GET", self.url + "/subjects", timeout=5).status == 200
-            except OSError:
+            except (OSError, http.client.HTTPException):
                 return False
 
         until(answers, timeout, "the registry answers")

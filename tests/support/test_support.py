@@ -1,22 +1,30 @@
 """The test support itself, where a fault would make other tests lie."""
 
+import itertools
 import os
+import random
 import signal
 import smtplib
+import socket
+import subprocess
+import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
+import process
 import sign
-from process import free_port
-from service import Service
+from link import Link
+from process import free_port, release_port
+from service import Service, call
 from smtp_sink import SmtpSink
 from stack import Postgres, Stack
 
 
-def send(sink: SmtpSink, message_id: str, to: str = "b@shop.example") -> None:
-    with smtplib.SMTP("127.0.0.1", sink.port, timeout=1) as client:
+def send(sink: SmtpSink, message_id: str, to: str = "b@shop.example", timeout: float = 60) -> None:
+    with smtplib.SMTP("127.0.0.1", sink.port, timeout=timeout) as client:
         text = f"Message-ID: {message_id}\r\nSubject: x\r\n\r\nhello\r\n"
         client.sendmail("a@shop.example", [to], text)
 
@@ -49,7 +57,7 @@ def test_sink_keeps_nothing_of_what_it_refuses(sink: SmtpSink) -> None:
         send(sink, "<a>")
     sink.hang(times=1)
     with pytest.raises((TimeoutError, smtplib.SMTPServerDisconnected)):
-        send(sink, "<a>")
+        send(sink, "<a>", timeout=1)
     assert sink.mails == []
 
 
@@ -62,7 +70,69 @@ def test_metric_sums_samples_that_carry_the_labels(tmp_path: Path, monkeypatch: 
 
 def test_free_ports_lie_outside_the_ephemeral_range() -> None:
     low, high = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
-    assert not any(low <= free_port() <= high for _ in range(20))
+    ports = [free_port() for _ in range(20)]
+    assert not any(low <= port <= high for port in ports)
+    for port in ports:
+        release_port(port)
+
+
+def test_a_port_is_given_to_one_alone_also_while_nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = free_port()
+    dice = itertools.chain([first, first], itertools.count(first + 1))
+    monkeypatch.setattr(random.SystemRandom, "randint", lambda *_: next(dice))
+    second = free_port()
+    other = subprocess.run([sys.executable, "-c", f"""
+import itertools, random, sys
+sys.path.insert(0, {str(Path(process.__file__).parent)!r})
+import process
+dice = itertools.chain([{first}, {second}], itertools.count({second} + 1))
+random.SystemRandom.randint = lambda *_: next(dice)
+print(process.free_port())"""], capture_output=True, text=True, check=True).stdout
+    assert len({first, second, int(other)}) == 3
+    release_port(first)
+    release_port(second)
+
+
+def test_a_metric_is_not_0_because_nobody_answers(stack: Stack, tag: str) -> None:
+    one = stack.service("relay", label=tag).start().wait_ready()
+    try:
+        one.kill9()
+        with pytest.raises(AssertionError):
+            one.metric("payonce_relay_refused_rows")
+    finally:
+        one.kill9()
+
+
+def test_an_answer_before_the_body_is_sent_is_an_answer() -> None:
+    """The server answers after the head alone and closes with bytes unread: the client is reset while it sends."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        def serve() -> None:
+            for _ in range(20):
+                client, _ = server.accept()
+                client.recv(1000)
+                client.sendall(b"HTTP/1.1 413 Too Large\r\nContent-Length: 2\r\n\r\nno")
+                client.close()
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        for _ in range(20):
+            got = call("POST", f"http://127.0.0.1:{server.getsockname()[1]}/", b"x" * (8 << 20))
+            assert (got.status, got.body) == (413, b"no")
+        thread.join()
+
+
+def test_a_link_goes_on_when_nobody_listened_for_a_while() -> None:
+    port = free_port()
+    with Link(port) as link:
+        with socket.create_connection(("127.0.0.1", link.port), timeout=60) as early:
+            assert early.recv(1) == b""
+        with socket.create_server(("127.0.0.1", port)) as server:
+            with socket.create_connection(("127.0.0.1", link.port), timeout=60) as late:
+                behind, _ = server.accept()
+                behind.sendall(b"x")
+                assert late.recv(1) == b"x"
+                behind.close()
+    release_port(port)
 
 
 def test_a_frozen_cluster_thaws_also_when_one_of_its_processes_died_meanwhile(
@@ -79,6 +149,6 @@ def test_a_frozen_cluster_thaws_also_when_one_of_its_processes_died_meanwhile(
             monkeypatch.undo()
         cluster.wait_ready()
         cluster.thaw()  # nothing to do, no harm
-        cluster.connect(dbname="postgres").close()
+        cluster.wait_ready()
     finally:
         cluster.kill()

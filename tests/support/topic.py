@@ -13,7 +13,7 @@ import fastavro
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.schema_registry import ConfigCompatibilityLevel, Schema, SchemaRegistryClient, ServerConfig
 
-from stack import ROOT, Stack
+from stack import ROOT, Stack, answered
 from wait import until
 
 PAYMENTS, CONTACTS = "payments.v1", "contacts.v1"
@@ -61,8 +61,9 @@ class Topic:
     def __init__(self, stack: Stack) -> None:
         self.kafka = stack.kafka
         self._registry = SchemaRegistryClient({"url": stack.registry.url})
+        # Idempotent: what comes twice or in another order was sent so.
         self._producer = Producer({"bootstrap.servers": stack.kafka.brokers, "partitioner": "murmur2_random",
-                                   "linger.ms": 1, "log_level": 0})
+                                   "enable.idempotence": True, "linger.ms": 1, "log_level": 0})
         self._writers: dict[str, tuple[int, Any]] = {}
 
     def schema(self, topic: str) -> dict[str, Any]:
@@ -106,13 +107,12 @@ class Topic:
 
     def flush(self) -> None:
         """Returns when the broker has taken everything."""
-        until(lambda: self._producer.flush(1) == 0, 30, "the broker takes what was produced")
+        until(lambda: self._producer.flush(1) == 0, what="the broker takes what was produced")
 
     def drop_before(self, offsets: dict[int, int]) -> None:
         """Deletes what lies before these offsets of payments.v1: an operator's way past a record that nobody reads."""
         to = [TopicPartition(PAYMENTS, p, offset) for p, offset in offsets.items()]
-        for done in self.kafka.admin.delete_records(to).values():
-            done.result(10)
+        answered(lambda: [done.result(10) for done in self.kafka.admin.delete_records(to).values()], "the topic is cut")
 
     def order(self, id: str, **fixed: Any) -> "Order":
         return Order(self, id, fixed)
