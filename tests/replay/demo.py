@@ -107,12 +107,12 @@ class Demo:
             player.reach(min(answered + CONNECTIONS + 1, limit))
         elif victim == "relay":
             newest = self._newest()
-            until(lambda: self._count(UNPUBLISHED, newest) == 0, 60, "relay publishes again")
+            until(lambda: self._count(UNPUBLISHED, newest) == 0, 180, "relay publishes again")
         else:
             ends = {topic: self.stack.kafka.ends(topic) for topic in READS[victim]}
             partitions = sum(map(len, ends.values()))
-            until(lambda: one.metric("payonce_consumer_partitions") == partitions, 90, f"{victim} is in its group")
-            until(lambda: all(self._reached(victim, topic, end) for topic, end in ends.items()), 90,
+            until(lambda: one.metric("payonce_consumer_partitions") == partitions, 180, f"{victim} is in its group")
+            until(lambda: all(self._reached(victim, topic, end) for topic, end in ends.items()), 180,
                   f"{victim} reads again")
         say(f"  killed {victim} after {answered} answers, back after {time.monotonic() - begun:.1f} s")
 

@@ -183,7 +183,7 @@ class Connection:
     """One kept-alive connection; repeats what was not answered."""
 
     def __init__(self, port: int, rng: random.Random, player: Player) -> None:
-        self._http = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+        self._http = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
         self._rng, self._player = rng, player
 
     def close(self) -> None:

@@ -75,7 +75,7 @@ def event(id: str = "evt_1", **more: Any) -> dict[str, Any]:
     return {"do": "event", "provider": "stripe", "alias": "shop", "body": {"id": id, "created": {"$at": -5}}} | more
 
 
-def play(server: Any, of: Stream, timeout: float = 20, seed: int = 1) -> tuple[Any, list[tuple[str, bytes, str]]]:
+def play(server: Any, of: Stream, timeout: float = 60, seed: int = 1) -> tuple[Any, list[tuple[str, bytes, str]]]:
     outcome = Player(of, server.server_port, "t", seed, timeout=timeout).start().wait()
     return outcome, server.RequestHandlerClass.seen
 
@@ -134,7 +134,7 @@ def test_the_same_again_is_the_same_content_in_other_bytes() -> None:
 
 def test_a_held_play_sends_no_more_than_it_may() -> None:
     with ingest() as server:
-        player = Player(stream(*(event(f"evt_{i}") for i in range(100))), server.server_port, "t", limit=30, timeout=20)
+        player = Player(stream(*(event(f"evt_{i}") for i in range(100))), server.server_port, "t", limit=30, timeout=60)
         player.start()
         assert player.reach(30) and not player.reach(31, 0.3)
         player.allow(100)

@@ -28,11 +28,9 @@ def sink() -> Iterator[SmtpSink]:
 
 @pytest.fixture(scope="module")
 def services(stack: Stack, sink: SmtpSink) -> Iterator[Services]:
-    it = Services(stack, sink)
-    it.start(*CONSUMERS, env={"PAYONCE_KAFKA_EXTRA": QUICK})
-    yield it
-    faults = it.end()
-    assert not faults, "\n".join(faults)
+    with Services(stack, sink) as it:
+        it.start(*CONSUMERS, env={"PAYONCE_KAFKA_EXTRA": QUICK})
+        yield it
 
 
 def waiting(*services: Service, seconds: float = 0) -> bool:
@@ -78,9 +76,9 @@ def test_p19_killed_inside_the_transaction_nothing_and_then_one_balanced_journal
         events = [topic.order(f"{tag}-{i}").says("qualified", received=1000) for i in range(50)]
         topic.flush()
         until(lambda: sessions(stack, "payonce_ledger", "wait_event_type = 'Lock' AND query_start < now() - interval '1 s'"),
-              20, "ledger in its transaction")
+              what="ledger in its transaction")
         ledger.kill9()
-    until(lambda: sessions(stack, "payonce_ledger", "true") == 0, 20, "its session is gone")
+    until(lambda: sessions(stack, "payonce_ledger", "true") == 0, what="its session is gone")
     assert effects.journals(f"{tag}-0") == [] and effects.balances(f"{tag}-0") == {}
     ledger.start()
     effects.wait_taken(events, *CONSUMERS)
@@ -98,7 +96,7 @@ def test_p19_killed_between_commit_and_offset_the_inbox_knows(services, topic, e
     ledger.kill9()
     ledger.env["PAYONCE_KAFKA_EXTRA"] = QUICK
     ledger.start().wait_ready()
-    until(lambda: ledger.metric("payonce_consumer_duplicates_total") == 20, 30, "all 20 came again")
+    until(lambda: ledger.metric("payonce_consumer_duplicates_total") == 20, what="all 20 came again")
     once(effects, events)
 
 
@@ -115,24 +113,24 @@ def test_p19_postgresql_stopped_under_load_and_a_member_killed_nothing_is_skippe
             if i == 700:
                 half.set()
             if i == 1400:
-                go_on.wait(60)
+                go_on.wait()
         topic.flush()
 
     sender = threading.Thread(target=load)
     sender.start()
+    assert half.wait(300)
+    stack.postgres.stop("immediate")
     try:
-        assert half.wait(60)
-        stack.postgres.stop("immediate")
-        until(lambda: waiting(*services, seconds=2), 30, "all wait for PostgreSQL")
+        until(lambda: waiting(*services, seconds=2), what="all wait for PostgreSQL")
         assert well(services)
         services["ledger"].kill9()
         services["ledger"].start().wait_ready()
-        until(lambda: waiting(services["ledger"]), 30, "the new member waits too")
+        until(lambda: waiting(services["ledger"]), what="the new member waits too")
     finally:
         stack.postgres.start()
         go_on.set()
         sender.join()
-    effects.wait_taken(events, *CONSUMERS, timeout=90)
+    effects.wait_taken(events, *CONSUMERS)
     once(effects, events)
     assert all(s.metric("payonce_consumer_blocked_partitions") == 0 for s in services)
 
@@ -141,19 +139,22 @@ def test_p19_postgresql_stopped_under_load_and_a_member_killed_nothing_is_skippe
 
 def test_p20_without_the_registry_a_consumer_waits(services, stack, topic, effects, tag) -> None:
     """P21 too: those that know the schema already go on."""
-    topic.order(f"{tag}-0").says("qualified", received=1000)  # the producer knows its id from now on
+    known = topic.order(f"{tag}-0").says("qualified", received=1000)
+    effects.wait_taken([known], *CONSUMERS)
     stack.registry.stop()
-    ledger = services["ledger"].restart()
-    event = topic.order(tag).says("qualified", received=1000)
-    effects.wait_taken([event], "loyalty", "access", "receipts")
-    until(lambda: waiting(ledger), 30, "ledger waits")
-    [line] = ledger.log_lines("waiting")
-    assert (line["level"], line["code"]) == ("warn", "registry")
-    assert ledger.metric("payonce_consumer_blocked_partitions") == 0 and well(services)
-    stack.registry.start()
+    try:
+        ledger = services["ledger"].restart()
+        event = topic.order(tag).says("qualified", received=1000)
+        effects.wait_taken([event], "loyalty", "access", "receipts")
+        until(lambda: waiting(ledger), what="ledger waits")
+        [line] = ledger.log_lines("waiting")
+        assert (line["level"], line["code"]) == ("warn", "registry")
+        assert ledger.metric("payonce_consumer_blocked_partitions") == 0 and well(services)
+    finally:
+        stack.registry.start()
     effects.wait_taken([event], "ledger")
     once(effects, [event])
-    until(lambda: not waiting(ledger), 10, "waiting is over")
+    until(lambda: not waiting(ledger), what="waiting is over")
 
 
 def test_p20_without_a_broker_a_consumer_waits_and_ends_when_told_to(services, stack, topic, effects, tag) -> None:
@@ -180,14 +181,15 @@ def test_p20_without_its_table_a_consumer_waits_and_alarms(services, stack, topi
     try:
         event = topic.order(tag).says("qualified", received=1000)
         effects.wait_taken([event], "loyalty", "access", "receipts")
-        until(lambda: ledger.metric("payonce_consumer_deployment_fault") == 1, 20, "the alarm")
-        assert waiting(ledger) and ledger.metric("payonce_consumer_blocked_partitions") == 0
+        until(lambda: ledger.metric("payonce_consumer_deployment_fault") == 1, what="the alarm")
+        until(lambda: waiting(ledger), what="the wait is shown")
+        assert ledger.metric("payonce_consumer_blocked_partitions") == 0
         line = ledger.log_lines("waiting")[-1]
         assert (line["level"], line["code"]) == ("error", "42P01")
     finally:
         stack.postgres.query("ALTER TABLE ledger.journal_away RENAME TO journal")
     effects.wait_taken([event], "ledger")
-    until(lambda: ledger.metric("payonce_consumer_deployment_fault") == 0, 10, "the alarm ends")
+    until(lambda: ledger.metric("payonce_consumer_deployment_fault") == 0, what="the alarm ends")
     once(effects, [event])
 
 
@@ -199,11 +201,11 @@ def test_p21_a_broken_mail_server_delays_the_mail_and_nothing_else(services, top
         order.contact(f"{tag}@example.org")
         event = order.says("qualified", received=1000)
         effects.wait_taken([event], *CONSUMERS)
-        until(lambda: (effects.mail(tag) or ("", 0))[1] >= 2, 30, "two attempts")
+        until(lambda: (effects.mail(tag) or ("", 0))[1] >= 2, what="two attempts")
         once(effects, [event])
     finally:
         sink.accept()
-    until(lambda: (effects.mail(tag) or ("",))[0] == "sent", 30, "the mail goes out")
+    until(lambda: (effects.mail(tag) or ("",))[0] == "sent", what="the mail goes out")
     assert len(sink.to(f"{tag}@example.org")) == 1
 
 
@@ -233,7 +235,7 @@ def test_p20_a_refused_event_holds_up_its_own_partition_alone(services, stack, t
     behind = [topic.order(in_partition(f"{tag}-behind-", p)).says("qualified", received=1000) for p in range(6)]
     effects.wait_taken(behind[5:], *CONSUMERS)
     for service in services:
-        until(lambda s=service: s.metric("payonce_consumer_blocked_partitions") == 5, 20, f"{service.label} blocked")
+        until(lambda s=service: s.metric("payonce_consumer_blocked_partitions") == 5, what=f"{service.label} blocked")
     assert well(services)
 
     # The schema of partition 4 becomes known, so that goes on: by then the others were tried again, too.

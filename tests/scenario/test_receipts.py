@@ -16,7 +16,7 @@ from topic import CONTACTS, Order, Topic
 from wait import until
 
 ENV = {"PAYONCE_KAFKA_EXTRA": "session.timeout.ms=6000", "PAYONCE_MAIL_ADDRESS_WAIT": "1s", "PAYONCE_MAIL_ATTEMPTS": "3",
-       "PAYONCE_SMTP_TIMEOUT": "1s"}
+       "PAYONCE_SMTP_TIMEOUT": "5s"}  # an attempt that fails for slowness would be counted
 
 
 @pytest.fixture(scope="module")
@@ -27,11 +27,9 @@ def sink() -> Iterator[SmtpSink]:
 
 @pytest.fixture(scope="module")
 def services(stack: Stack, sink: SmtpSink) -> Iterator[Services]:
-    it = Services(stack, sink)
-    it.start("receipts", env=ENV)
-    yield it
-    faults = it.end()
-    assert not faults, "\n".join(faults)
+    with Services(stack, sink) as it:
+        it.start("receipts", env=ENV)
+        yield it
 
 
 @pytest.fixture
@@ -48,7 +46,7 @@ def wait_mail(effects: Effects, order: Order, *expect: Any) -> None:
     def there() -> bool:
         assert effects.mail(order.id) == expect
         return True
-    until(there, 30)
+    until(there)
 
 
 def test_p26_the_mail_says_what_was_paid_and_proves_no_access(order, effects, sink) -> None:
@@ -73,7 +71,7 @@ def test_p26_without_an_address_it_waits_and_then_a_person_looks(order, effects,
 
 def test_p26_an_address_that_comes_in_time_is_used_at_once(order, services, effects, sink) -> None:
     order.says("qualified", received=1000)
-    until(lambda: (effects.mail(order.id) or ("",))[0] in ("waiting_address", "review"), 20, "asked for")
+    until(lambda: (effects.mail(order.id) or ("",))[0] in ("waiting_address", "review"), what="asked for")
     order.contact(address(order))
     wait_mail(effects, order, "sent", 1, None)
 
@@ -82,9 +80,10 @@ def test_p28_an_erased_address_is_not_brought_back_by_a_late_copy(order, stack, 
     order.contact(address(order), 2)
     order.contact(None, 3)
     order.contact(address(order), 2)
+    order.topic.flush()
+    effects.wait_drained("receipts", topics=(CONTACTS,))  # it reads two topics, in no order between them
     order.says("qualified", received=1000)
     wait_mail(effects, order, "review", 0, "no_address")
-    effects.wait_drained("receipts", topics=(CONTACTS,))
     assert stack.postgres.query("SELECT sequence, email FROM receipts.contact WHERE order_id = %s", order.id) == [(3, None)]
     assert sink.to(address(order)) == [] and effects.mail(order.id) == ("review", 0, "no_address")
 
@@ -116,10 +115,10 @@ def test_p26_an_address_that_comes_while_a_mail_goes_to_review_is_used(order, st
     order.contact(address(order))
     order.says("qualified", received=1000)
     until(lambda: query("UPDATE receipts.mail SET due_at = 'infinity' WHERE order_id = %s AND state = 'due'"
-                        " AND attempts > 0 RETURNING true", order.id), 20, "put off")
+                        " AND attempts > 0 RETURNING true", order.id), what="put off")
     sink.accept()
     order.contact(None)
-    until(lambda: query("SELECT 1 FROM receipts.contact WHERE order_id = %s AND email IS NULL", order.id), 20, "erased")
+    until(lambda: query("SELECT 1 FROM receipts.contact WHERE order_id = %s AND email IS NULL", order.id), what="erased")
     query("CREATE FUNCTION receipts.hold() RETURNS trigger LANGUAGE plpgsql AS"
           " $$ BEGIN PERFORM pg_advisory_xact_lock(7); RETURN NEW; END $$")
     query("CREATE TRIGGER hold BEFORE UPDATE ON receipts.mail FOR EACH ROW WHEN (NEW.last_error = 'no_address')"
@@ -128,11 +127,11 @@ def test_p26_an_address_that_comes_while_a_mail_goes_to_review_is_used(order, st
         with stack.postgres.connect(autocommit=False) as conn:
             conn.execute("SELECT pg_advisory_xact_lock(7)")
             query("UPDATE receipts.mail SET due_at = now() WHERE order_id = %s", order.id)
-            until(lambda: query("SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"), 20,
-                  "the worker has found no address")
+            until(lambda: query("SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"),
+                  what="the worker has found no address")
             order.contact(address(order))
             until(lambda: query("SELECT 1 FROM receipts.contact WHERE order_id = %s AND email IS NOT NULL", order.id)
-                  or query("SELECT 1 FROM pg_locks WHERE locktype <> 'advisory' AND NOT granted"), 20, "it comes")
+                  or query("SELECT 1 FROM pg_locks WHERE locktype <> 'advisory' AND NOT granted"), what="it comes")
             conn.rollback()
         wait_mail(effects, order, "sent", 1, None)
     finally:
@@ -187,17 +186,17 @@ def test_p26_killed_while_sending_leaves_one_message_id_per_order(services, topi
     """FAULTS 20: a killed worker's lease runs out; who holds the row next sends a copy, never another mail."""
     receipts = services["receipts"]
     orders = [topic.order(f"{tag}-{i}", receipt=True) for i in range(60)]
-    for order in orders:
-        order.contact(address(order))
-        order.says("qualified", received=1000)
     kills, parallel = 2, 2
-    for _ in range(kills):
+    for n in range(kills):
         so_far = len(sink.mails)
-        until(lambda n=so_far: len(sink.mails) >= n + 5, 60, "mails flow")
+        for order in orders[30 * n:30 * n + 30]:
+            order.contact(address(order))
+            order.says("qualified", received=1000)
+        until(lambda n=so_far: len(sink.mails) >= n + 5, what="mails flow", every=0.002)
         receipts.kill9()
         receipts.start().wait_ready()
     for order in orders:
-        until(lambda o=order: (effects.mail(o.id) or ("",))[0] == "sent", 60, f"mail of {order.id}")
+        until(lambda o=order: (effects.mail(o.id) or ("",))[0] == "sent", what=f"mail of {order.id}")
     mails = [m for m in sink.mails if m.recipients[0].startswith(tag)]
     assert len({m.message_id for m in mails}) == len({m.recipients for m in mails}) == 60
     assert len(mails) - 60 <= kills * parallel
