@@ -131,7 +131,10 @@ static po_str body_text(po_arena *arena, const receipt *one) {
 }
 
 po_str mail_text(po_arena *arena, const receipt *one, po_str from, po_str to) {
-    enum { LINE = 57 }; // bytes that make a line of 76 base64 digits
+    enum {
+        LINE = 57,      // bytes that make a line of 76 base64 digits
+        ITEM_MAX = 200, // in the subject, which servers bound; the body names the whole
+    };
     char date[64];
     struct tm tm;
     time_t seconds = (time_t)(one->paid_at_us / 1000000);
@@ -140,8 +143,9 @@ po_str mail_text(po_arena *arena, const receipt *one, po_str from, po_str to) {
              &tm); // the C locale: never set otherwise
 
     po_buf out = {0};
+    int item = (int)whole_characters(one->item, ITEM_MAX);
     po_str subject = mail_header_text(
-        arena, po_s(po_printf(arena, "Payment received: %.*s", (int)one->item.n, one->item.p)));
+        arena, po_s(po_printf(arena, "Payment received: %.*s", item, one->item.p)));
     po_buf_printf(
         &out,
         "Date: %s\r\nFrom: <%.*s>\r\nTo: <%.*s>\r\nMessage-ID: %.*s\r\nSubject: %.*s\r\n"

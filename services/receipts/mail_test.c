@@ -216,11 +216,29 @@ static void test_text(void **state) {
     assert_true(po_str_eq(text, again));
 }
 
+// An item of any length makes a mail: its subject is cut between two characters, its body is not.
+static void test_long_item(void **state) {
+    (void)state;
+    enum { N = 60000 };
+    char *item = po_alloc(arena, N + 1);
+    for (size_t i = 0; i < N; i += 2)
+        memcpy(item + i, "ü", 2);
+    receipt one = {.message_id = po_s("<00@shop.example>"),
+                   .order_id = po_s("o-1"),
+                   .purpose = po_s("course"),
+                   .item = {item, N},
+                   .amount = {1250, {"USD", 2}}};
+    po_str text = mail_text(arena, &one, po_s("shop@shop.example"), po_s("ann@example.org"));
+    assert_true(strstr(text.p, "\r\n\r\n") - text.p < 1000);
+    assert_non_null(strstr(body_of(text.p), po_str_copy(arena, one.item).p));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_key_and_message_id), cmocka_unit_test(test_amount),
         cmocka_unit_test(test_header_text),        cmocka_unit_test(test_long_header_text),
         cmocka_unit_test(test_addresses),          cmocka_unit_test(test_text),
+        cmocka_unit_test(test_long_item),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
