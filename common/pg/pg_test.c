@@ -2,6 +2,7 @@
 #include "../../tests/support/pgtest.h"
 #include "pg/pg_impl.h"
 #include <pthread.h>
+#include <stdatomic.h>
 #include <sys/socket.h>
 
 static pgtest cluster;
@@ -510,14 +511,19 @@ static void test_backend_killed_at_commit_is_uncertain(void **state) {
 }
 
 // Cuts the client's connection while the server is inside COMMIT, then lets COMMIT finish.
+typedef struct cut {
+    atomic_bool waits; // COMMIT will
+    int socket;
+} cut;
+
 static void *cut_in_commit(void *arg) {
+    cut *self = arg;
     PO_AUTO(po_pg_close) po_pg *judge = pgtest_connection(&cluster);
     pgtest_exec(judge, "SELECT pg_advisory_lock(42)");
-    *(int *)arg = 1;
-    __sync_synchronize();
+    atomic_store(&self->waits, true);
     pgtest_wait_for(judge,
                     "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted", 1);
-    shutdown(((int *)arg)[1], SHUT_RDWR);
+    shutdown(self->socket, SHUT_RDWR);
     return NULL; // closing frees the lock
 }
 
@@ -525,11 +531,11 @@ static void lose_reply(int32_t id, bool one_flight) {
     PO_AUTO(po_arena_free) po_arena *arena = po_arena_new();
     PO_AUTO(po_pg_close) po_pg *pg = pgtest_connection(&cluster);
     static const po_stmt insert_waits = {"insert_waits", "INSERT INTO waits VALUES ($1)"};
-    volatile int shared[2] = {0, po_pg_socket(pg)};
+    cut cut = {.socket = po_pg_socket(pg)};
     pthread_t cutter;
     po_err err = {0};
-    assert_int_equal(pthread_create(&cutter, NULL, cut_in_commit, (void *)shared), 0);
-    while (!shared[0])
+    assert_int_equal(pthread_create(&cutter, NULL, cut_in_commit, &cut), 0);
+    while (!atomic_load(&cut.waits))
         usleep(1000);
     PO_AUTO(po_tx_done) po_tx tx = {0};
     po_args *args = po_args_new(arena);
