@@ -15,6 +15,7 @@
 #include "http/http.h"
 #include "base/cleanup.h"
 #include "http/body.h"
+#include "http/door.h"
 #include "http/edge.h"
 #include "http/route.h"
 #include "json/json.h"
@@ -28,21 +29,25 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <strings.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
 enum {
-    CLOSE_GRACE_S = 2, // beyond the idle time-out, which ends an answer that nobody reads
-    BODY_TIMEOUTS = 3, // a body that trickles in has this many idle time-outs in all
+    CLOSE_GRACE_S = 2,    // beyond the idle time-out, which ends an answer that nobody reads
+    REQUEST_TIMEOUTS = 3, // a request that trickles in has this many idle time-outs in all
     DRAIN_LIMITS =
         2, // of a body over the limit, this many times the limit is read before we hang up
     RETRY_AFTER_S = 1,
 };
 
 struct po_http {
-    po_http_options options; // defaults filled in
-    struct MHD_Daemon *daemon;
+    po_http_options options;     // defaults filled in
+    struct MHD_Daemon **daemons; // one a thread
+    unsigned n_daemons;
+    unsigned next; // daemon to be given a connection; the door's thread only
+    door *door;
     int listen_fd;
     int port;
     pthread_mutex_t lock; // guards what follows and the state of every request past its reading
@@ -252,7 +257,12 @@ bool po_request_authorized(po_request *r, const char *token) {
 
 // ---- a request's way ----
 
+static caller *caller_of(struct MHD_Connection *connection) {
+    return MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT)->socket_context;
+}
+
 static enum MHD_Result queue_answer(po_request *r) {
+    caller_paid(caller_of(r->connection));
     pthread_mutex_lock(&r->http->lock); // also waits until the answering thread has let go
     bool hang_up = r->hang_up || r->http->quiet;
     pthread_mutex_unlock(&r->http->lock);
@@ -292,8 +302,6 @@ static po_request *request_new(po_http *http, struct MHD_Connection *connection)
 static bool take_body(po_request *r, po_str more) {
     const po_http_options *o = &r->http->options;
     r->received += more.n;
-    if (seconds_since(&r->began) > (double)o->idle_timeout_s * BODY_TIMEOUTS)
-        return false;
     if (r->state == ANSWERED)
         return r->received / DRAIN_LIMITS <= o->body_limit;
     body_result result = body_put(&r->body, more, o->body_limit, o->memory_limit);
@@ -310,6 +318,7 @@ static bool take_body(po_request *r, po_str more) {
 
 static enum MHD_Result dispatch(po_request *r) {
     po_http *http = r->http;
+    caller_paid(caller_of(r->connection));
     pthread_mutex_lock(&http->lock);
     bool closing = http->closing;
     if (!closing) {
@@ -361,11 +370,11 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *connection, 
 
 static void on_completed(void *cls, struct MHD_Connection *connection, void **request,
                          enum MHD_RequestTerminationCode how) {
-    (void)connection;
     po_http *http = cls;
     po_request *r = *request;
     if (!r)
         return;
+    caller_owes(caller_of(connection));
     if (how == MHD_REQUEST_TERMINATED_COMPLETED_OK) {
         char status[8];
         snprintf(status, sizeof status, "%u", r->status % 1000);
@@ -383,6 +392,20 @@ static void on_completed(void *cls, struct MHD_Connection *connection, void **re
     po_arena_free(&r->arena);
     free(r);
     *request = NULL;
+}
+
+static void on_connection(void *cls, struct MHD_Connection *connection, void **context,
+                          enum MHD_ConnectionNotificationCode what) {
+    po_http *http = cls;
+    if (what == MHD_CONNECTION_NOTIFY_STARTED) {
+        *context = caller_new(
+            http->door,
+            MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd);
+    } else {
+        caller *gone = *context;
+        caller_free(&gone);
+        *context = NULL;
+    }
 }
 
 // ---- the listener ----
@@ -465,21 +488,37 @@ __attribute__((format(printf, 2, 0))) static void log_debug(void *cls, const cha
            PO_TEXT("text", text));
 }
 
-static bool start_daemon(po_http *http, po_err *err) {
+static bool start_daemons(po_http *http, po_err *err) {
     const po_http_options *o = &http->options;
-    struct MHD_OptionItem pool[] = {
-        {o->threads > 1 ? MHD_OPTION_THREAD_POOL_SIZE : MHD_OPTION_END, o->threads, NULL},
-        {MHD_OPTION_END, 0, NULL},
-    };
-    http->daemon = MHD_start_daemon(
-        MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG, 0, NULL, NULL,
-        on_request, http, MHD_OPTION_EXTERNAL_LOGGER, log_debug, http, MHD_OPTION_LISTEN_SOCKET,
-        http->listen_fd, MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_UNESCAPE_CALLBACK,
-        keep_escapes, NULL, MHD_OPTION_CONNECTION_TIMEOUT, o->idle_timeout_s,
-        MHD_OPTION_CONNECTION_LIMIT, o->max_connections, MHD_OPTION_NOTIFY_COMPLETED, on_completed,
-        http, MHD_OPTION_ARRAY, pool, MHD_OPTION_END);
-    return http->daemon || po_fail(err, PO_RETRY, "listen", "starting the HTTP threads on %s: %s",
-                                   o->listen, strerror(errno));
+    for (; http->n_daemons < o->threads; http->n_daemons++) {
+        struct MHD_Daemon *daemon = MHD_start_daemon(
+            MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_NO_LISTEN_SOCKET |
+                MHD_USE_ERROR_LOG,
+            0, NULL, NULL, on_request, http, MHD_OPTION_EXTERNAL_LOGGER, log_debug, http,
+            MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_UNESCAPE_CALLBACK, keep_escapes, NULL,
+            MHD_OPTION_CONNECTION_TIMEOUT, o->idle_timeout_s, MHD_OPTION_CONNECTION_LIMIT,
+            o->max_connections, MHD_OPTION_NOTIFY_COMPLETED, on_completed, http,
+            MHD_OPTION_NOTIFY_CONNECTION, on_connection, http, MHD_OPTION_END);
+        if (!daemon)
+            return po_fail(err, PO_RETRY, "listen", "starting the HTTP threads on %s: %s",
+                           o->listen, strerror(errno));
+        http->daemons[http->n_daemons] = daemon;
+    }
+    return true;
+}
+
+static bool take_connection(int fd, const struct sockaddr *address, socklen_t size, void *arg) {
+    po_http *http = arg;
+    struct MHD_Daemon *daemon = http->daemons[http->next++ % http->n_daemons];
+    return MHD_add_connection(daemon, fd, address, size) == MHD_YES;
+}
+
+// What callers may hold open leaves room for another listener and for all else the process opens.
+static unsigned most_connections(unsigned wanted) {
+    struct rlimit files;
+    if (getrlimit(RLIMIT_NOFILE, &files) != 0)
+        abort();
+    return files.rlim_cur / 3 < wanted ? (unsigned)(files.rlim_cur / 3) : wanted;
 }
 
 static po_http *http_new(const po_http_options *options) {
@@ -492,8 +531,11 @@ static po_http *http_new(const po_http_options *options) {
     o->body_limit = o->body_limit ? o->body_limit : 1 << 20;
     o->memory_limit = o->memory_limit ? o->memory_limit : 64 << 20;
     o->idle_timeout_s = o->idle_timeout_s ? o->idle_timeout_s : 10;
-    o->max_connections = o->max_connections ? o->max_connections : 4096;
+    o->max_connections = most_connections(o->max_connections ? o->max_connections : 4096);
     http->listen_fd = -1;
+    http->daemons = calloc(o->threads, sizeof *http->daemons);
+    if (!http->daemons)
+        abort();
     pthread_mutex_init(&http->lock, NULL);
     pthread_condattr_t attributes;
     pthread_condattr_init(&attributes);
@@ -504,6 +546,10 @@ static po_http *http_new(const po_http_options *options) {
 }
 
 static void http_free(po_http *http) {
+    for (unsigned i = 0; i < http->n_daemons; i++)
+        MHD_stop_daemon(http->daemons[i]);
+    free(http->daemons);
+    door_free(&http->door);
     if (http->listen_fd >= 0)
         close(http->listen_fd);
     pthread_cond_destroy(&http->quieter);
@@ -514,10 +560,17 @@ static void http_free(po_http *http) {
 bool po_http_open(const po_http_options *options, po_http **ret_http, po_err *err) {
     po_http_metrics();
     po_http *http = http_new(options);
-    if (!open_socket(options->listen, &http->listen_fd, err) || !start_daemon(http, err)) {
+    if (!open_socket(options->listen, &http->listen_fd, err) || !start_daemons(http, err)) {
         http_free(http);
         return false;
     }
+    const po_http_options *o = &http->options;
+    http->door = door_new(
+        &(door_options){.listen_fd = http->listen_fd,
+                        .most = o->max_connections,
+                        .patience_ms = (int64_t)o->idle_timeout_s * REQUEST_TIMEOUTS * 1000,
+                        .take = take_connection,
+                        .arg = http});
     http->port = port_of(http->listen_fd);
     po_log(PO_INFO, "listening", PO_TEXT("listener", http->options.name),
            PO_INT("port", http->port));
@@ -534,12 +587,8 @@ void po_http_quiesce(po_http *http) {
     bool was_quiet = http->quiet;
     http->quiet = true;
     pthread_mutex_unlock(&http->lock);
-    if (was_quiet)
-        return;
-    MHD_quiesce_daemon(http->daemon);
-    // The socket stays open until the daemon's threads have ended; from here on callers are
-    // refused.
-    shutdown(http->listen_fd, SHUT_RDWR);
+    if (!was_quiet)
+        door_shut(http->door);
 }
 
 static void wait_until_served(po_http *http) {
@@ -559,7 +608,6 @@ void po_http_close(po_http **http) {
         return;
     po_http_quiesce(*http);
     wait_until_served(*http);
-    MHD_stop_daemon((*http)->daemon);
     http_free(*http);
     *http = NULL;
 }

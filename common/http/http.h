@@ -1,9 +1,9 @@
-// An HTTP/1.1 server on libmicrohttpd: epoll thread pool, whole bodies up to a limit, answers now
-// or later (the connection is suspended meanwhile, no thread waits). Handlers run on the pool's
+// An HTTP/1.1 server on libmicrohttpd: a few epoll threads, whole bodies up to a limit, answers now
+// or later (the connection is suspended meanwhile, no thread waits). Handlers run on those
 // threads. The edge (docs/http-edge.md): TE together with CL, a second differing Content-Length, a
 // Transfer-Encoding other than chunked, a malformed header → 400 and close; a Content-Encoding
 // other than identity → 415; body over the limit → 413; headers over 32 KiB → 431; no byte for
-// idle_timeout, or a body slower than three of them → closed. Keep-alive and pipelining work.
+// idle_timeout, or a request slower than three of them → closed. Keep-alive and pipelining work.
 #pragma once
 #include "base/arena.h"
 #include "base/str.h"
@@ -29,7 +29,7 @@ typedef struct po_http_options {
     size_t body_limit;        // bytes per request; 0 = 1 MiB
     size_t memory_limit;      // bodies held in the process; beyond it 503; 0 = 64 MiB
     unsigned idle_timeout_s;  // 0 = 10
-    unsigned max_connections; // 0 = 4096
+    unsigned max_connections; // 0 = 4096; never more than a third of the files we may open
 } po_http_options;
 
 PO_MUST_CHECK bool po_http_open(const po_http_options *options, po_http **ret_http, po_err *err);

@@ -10,9 +10,11 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 #include <cmocka.h>
@@ -116,7 +118,7 @@ enum { LIMIT = 20000, MEMORY = 100000 };
 // Patience with a test that is kept from running; it is short where its end is what is tested.
 enum { PATIENT_S = 30, SHORT_S = 1 };
 
-static po_http *listener(unsigned idle_timeout_s) {
+static po_http *listener_for(unsigned connections, unsigned idle_timeout_s) {
     po_http *http = NULL;
     po_err err = {0};
     po_http_options options = {.name = "test",
@@ -124,10 +126,15 @@ static po_http *listener(unsigned idle_timeout_s) {
                                .routes = routes,
                                .body_limit = LIMIT,
                                .memory_limit = MEMORY,
-                               .idle_timeout_s = idle_timeout_s};
+                               .idle_timeout_s = idle_timeout_s,
+                               .max_connections = connections};
     if (!po_http_open(&options, &http, &err))
         fail_msg("%s", err.text);
     return http;
+}
+
+static po_http *listener(unsigned idle_timeout_s) {
+    return listener_for(0, idle_timeout_s);
 }
 
 // ---- a client ----
@@ -528,20 +535,75 @@ static void slow_and_cut_bodies_are_hung_up_on(void **state) {
     po_http_close(&http);
 }
 
-static void a_trickling_body_is_hung_up_on(void **state) {
+// Each byte comes well inside the idle time-out, but they never end.
+static void trickling_requests_are_hung_up_on(void **state) {
     (void)state;
-    po_http *http = listener(2 * SHORT_S); // three of them for a whole body
-    int trickle = dial(http);
-    int64_t began = po_mono_ms();
-    say(trickle, HEAD "Content-Length: 10000\r\n\r\n");
-    hear_within(trickle, 20); // the pace of a slow sender, well inside the idle time-out
-    char byte;
-    ssize_t n;
-    while ((n = recv(trickle, &byte, 1, 0)) < 0 && errno == EAGAIN && po_mono_ms() - began < 20000)
-        say(trickle, "x");
-    assert_in_range(po_mono_ms() - began, 5500, 19000);
-    close(trickle);
+    po_http *http = listener(2 * SHORT_S); // three of them for a whole request
+    static const char *const begun[] = {
+        "",                                                           // a head
+        HEAD "Content-Length: 10000\r\n\r\n",                         // a body
+        HEAD "Transfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\nX: ", // a trailer
+    };
+    enum { N = sizeof begun / sizeof *begun, KEPT = N };
+    int fds[N + 1], open = N;
+    int64_t began = po_mono_ms(), ended[N];
+    for (int i = 0; i < N; i++) {
+        fds[i] = dial(http);
+        say(fds[i], begun[i]);
+    }
+    fds[KEPT] = dial(http); // whole requests, one after the other, are none of it
+    while (open && po_mono_ms() - began < 20000) {
+        for (int i = 0; i < N; i++) {
+            char byte;
+            if (fds[i] < 0 || (recv(fds[i], &byte, 1, MSG_DONTWAIT) < 0 && errno == EAGAIN))
+                continue;
+            ended[i] = po_mono_ms() - began;
+            close(fds[i]);
+            fds[i] = -1;
+            open--;
+        }
+        for (int i = 0; i < N; i++)
+            if (fds[i] >= 0)
+                say(fds[i], "x");
+        say(fds[KEPT], "GET /hello HTTP/1.1\r\nHost: a\r\n\r\n");
+        expect(fds[KEPT], 200, "{}");
+        poll(NULL, 0, 200); // the pace of a slow sender
+    }
+    assert_int_equal(open, 0);
+    for (int i = 0; i < N; i++)
+        assert_in_range(ended[i], 5500, 19000);
+    close(fds[KEPT]);
     wait_until_no_body_is_held();
+    po_http_close(&http);
+}
+
+static void callers_leave_files_for_the_rest(void **state) {
+    (void)state;
+    enum { FILES = 90, MOST = FILES / 3, CALLING = 60 };
+    struct rlimit before, few;
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    few = before;
+    few.rlim_cur = FILES;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
+    po_http *http = listener(PATIENT_S);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0); // the callers live here, too
+    int fds[CALLING];
+    desk_hold(true);
+    for (int i = 0; i < CALLING; i++) {
+        fds[i] = dial(http);
+        say(fds[i], "POST /later HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+    }
+    desk_wait_for(MOST);
+    poll(NULL, 0, 300); // time enough for one too many
+    pthread_mutex_lock(&desk.lock);
+    size_t taken = desk.n;
+    pthread_mutex_unlock(&desk.lock);
+    desk_hold(false);
+    for (int i = 0; i < CALLING; i++) {
+        expect(fds[i], 200, NULL); // the others had to wait, no more
+        close(fds[i]);
+    }
+    assert_int_equal(taken, MOST);
     po_http_close(&http);
 }
 
@@ -740,6 +802,33 @@ static void closing_loses_no_answer(void **state) {
     pthread_join(closer, NULL);
 }
 
+static void *call_until_closed(void *arg) {
+    const po_http *http = arg;
+    for (int fd; (fd = dial(http)) >= 0; close(fd)) {
+        char answer[512];
+        say(fd, "GET /hello HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+        while (recv(fd, answer, sizeof answer, 0) > 0)
+            ;
+    }
+    return NULL;
+}
+
+// As on SIGTERM under load: whoever is let in is served, and the process lives on.
+static void closing_under_traffic(void **state) {
+    (void)state;
+    for (int round = 0; round < 30; round++) {
+        po_http *http = listener_for(round % 2 ? 0 : 2, PATIENT_S);
+        pthread_t callers[CALLERS];
+        for (int i = 0; i < CALLERS; i++)
+            pthread_create(&callers[i], NULL, call_until_closed, http);
+        poll(NULL, 0, 5 + round % 7);
+        po_http_quiesce(http);
+        for (int i = 0; i < CALLERS; i++)
+            pthread_join(callers[i], NULL);
+        po_http_close(&http);
+    }
+}
+
 static void closing_waits_for_no_sender(void **state) {
     (void)state;
     po_http *http = listener(PATIENT_S);
@@ -783,14 +872,16 @@ int main(void) {
         cmocka_unit_test_prestate(a_body_at_the_limit_is_taken, shared),
         cmocka_unit_test_prestate(long_heads_are_refused, shared),
         cmocka_unit_test(slow_and_cut_bodies_are_hung_up_on),
-        cmocka_unit_test(a_trickling_body_is_hung_up_on),
+        cmocka_unit_test(trickling_requests_are_hung_up_on),
         cmocka_unit_test_prestate(held_bodies_are_bounded_in_the_process, shared),
         cmocka_unit_test(a_suspended_request_outlives_the_idle_time),
         cmocka_unit_test_prestate(replies_race_with_suspensions, shared),
         cmocka_unit_test_prestate(metrics_count_answers, shared),
+        cmocka_unit_test(callers_leave_files_for_the_rest),
         cmocka_unit_test(addresses_are_checked),
         cmocka_unit_test(quiescing_refuses_callers_and_ends_connections),
         cmocka_unit_test(closing_loses_no_answer),
+        cmocka_unit_test(closing_under_traffic),
         cmocka_unit_test(closing_waits_for_no_sender),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);
