@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 enum { CHECKS_MAX = 16 };
@@ -31,14 +32,16 @@ struct po_beat {
 static struct {
     pthread_once_t once;
     int stop_fd;
-    atomic_bool stopping, started;
+    atomic_bool stopping;
     po_beat *_Atomic beats;
+    pthread_mutex_t ready_lock; // guards what follows; held while checks run
+    bool started;
     size_t n_checks;
     struct {
         bool (*fn)(void *arg);
         void *arg;
     } checks[CHECKS_MAX];
-} life = {.once = PTHREAD_ONCE_INIT, .stop_fd = -1};
+} life = {.once = PTHREAD_ONCE_INIT, .stop_fd = -1, .ready_lock = PTHREAD_MUTEX_INITIALIZER};
 
 static void open_stop_fd(void) {
     life.stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -83,10 +86,21 @@ static void *wait_for_signals(void *arg) {
     return NULL;
 }
 
+// The soft limit is low for the sake of select(2), which nothing here uses; strangers' connections
+// alone could reach it.
+static void raise_open_files(void) {
+    struct rlimit files;
+    if (getrlimit(RLIMIT_NOFILE, &files) != 0)
+        abort();
+    files.rlim_cur = files.rlim_max;
+    (void)setrlimit(RLIMIT_NOFILE, &files); // what cannot be raised stays
+}
+
 void po_life_init(void) {
     sigset_t set;
     stop_signals(&set);
     signal(SIGPIPE, SIG_IGN);
+    raise_open_files();
     po_stop_fd();
     pthread_t thread;
     if (pthread_sigmask(SIG_BLOCK, &set, NULL) != 0 ||
@@ -142,23 +156,27 @@ bool po_life_healthy(const char **ret_name) {
 // ---- readiness ----
 
 void po_ready_set(bool started) {
-    atomic_store(&life.started, started);
+    pthread_mutex_lock(&life.ready_lock);
+    life.started = started;
+    pthread_mutex_unlock(&life.ready_lock);
 }
 
 void po_ready_check(bool (*fn)(void *arg), void *arg) {
+    pthread_mutex_lock(&life.ready_lock);
     assert(life.n_checks < CHECKS_MAX);
     life.checks[life.n_checks].fn = fn;
     life.checks[life.n_checks].arg = arg;
     life.n_checks++;
+    pthread_mutex_unlock(&life.ready_lock);
 }
 
 bool po_ready(void) {
-    if (!atomic_load(&life.started) || po_stopping())
-        return false;
-    for (size_t i = 0; i < life.n_checks; i++)
-        if (!life.checks[i].fn(life.checks[i].arg))
-            return false;
-    return true;
+    pthread_mutex_lock(&life.ready_lock);
+    bool ready = life.started && !po_stopping();
+    for (size_t i = 0; ready && i < life.n_checks; i++)
+        ready = life.checks[i].fn(life.checks[i].arg);
+    pthread_mutex_unlock(&life.ready_lock);
+    return ready;
 }
 
 // ---- backoff ----

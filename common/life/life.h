@@ -6,7 +6,8 @@
 #include <stdint.h>
 
 // Blocks SIGTERM and SIGINT in the calling (main) thread and all threads started later; starts the
-// thread that waits for them. Call once, first. SIGPIPE is ignored.
+// thread that waits for them. Call once, first. SIGPIPE is ignored, the limit of open files raised
+// as far as it may be.
 void po_life_init(void);
 bool po_stopping(void); // true after SIGTERM, SIGINT or po_stop()
 void po_stop(void);     // as if SIGTERM had come
@@ -23,8 +24,9 @@ void po_beat_end(po_beat *beat);  // the loop has ended on purpose
 bool po_life_healthy(const char **ret_name);
 
 // Readiness: started, not draining, and every registered check passes. Never a shared dependency.
+// Once po_ready_set(false) has returned no check runs: what they look at may go.
 void po_ready_set(bool started);
-// E.g. "queue not full"; before threads start.
+// E.g. "queue not full"; quick, and calls none of the three itself.
 void po_ready_check(bool (*fn)(void *arg), void *arg);
 bool po_ready(void);
 

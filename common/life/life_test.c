@@ -1,10 +1,16 @@
+#define _GNU_SOURCE // pthread_timedjoin_np
 #include "life/life.h"
 #include "base/clock.h"
+#include <errno.h>
 #include <poll.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 #include <cmocka.h>
 
@@ -67,6 +73,19 @@ static void signals_stop_the_process(void **state) {
     in_child(past_sigpipe);
 }
 
+static int opens_what_it_may(void) {
+    struct rlimit few = {64, 128}, now;
+    if (setrlimit(RLIMIT_NOFILE, &few) != 0)
+        return 2;
+    po_life_init();
+    return getrlimit(RLIMIT_NOFILE, &now) == 0 && now.rlim_cur == 128 ? 0 : 1;
+}
+
+static void the_limit_of_open_files_is_raised(void **state) {
+    (void)state;
+    in_child(opens_what_it_may);
+}
+
 static void waiting_takes_its_time(void **state) {
     (void)state;
     int64_t before = po_mono_ms();
@@ -109,6 +128,50 @@ static void readiness_needs_every_check(void **state) {
     assert_false(po_ready());
 }
 
+// A check that is inside until it is let go.
+static struct { atomic_bool inside, go; } slow;
+
+static bool be_slow(void *arg) {
+    (void)arg;
+    atomic_store(&slow.inside, true);
+    while (!atomic_load(&slow.go))
+        po_life_wait(1);
+    atomic_store(&slow.inside, false);
+    return true;
+}
+
+static void *ask(void *arg) {
+    (void)arg;
+    po_ready();
+    return NULL;
+}
+
+static void *end_readiness(void *arg) {
+    (void)arg;
+    po_ready_set(false);
+    return atomic_load(&slow.inside) ? &slow : NULL;
+}
+
+static void readiness_ends_behind_the_last_check(void **state) {
+    (void)state;
+    pthread_t asking, ending;
+    struct timespec until;
+    void *inside = NULL;
+    po_ready_check(be_slow, NULL);
+    po_ready_set(true);
+    assert_int_equal(pthread_create(&asking, NULL, ask, NULL), 0);
+    while (!atomic_load(&slow.inside))
+        po_life_wait(1);
+    assert_int_equal(pthread_create(&ending, NULL, end_readiness, NULL), 0);
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec++;
+    assert_int_equal(pthread_timedjoin_np(ending, &inside, &until), ETIMEDOUT);
+    atomic_store(&slow.go, true);
+    pthread_join(ending, &inside);
+    pthread_join(asking, NULL);
+    assert_null(inside);
+}
+
 static void backoff_doubles_up_to_the_cap_with_jitter(void **state) {
     (void)state;
     static const struct {
@@ -132,9 +195,11 @@ static void backoff_doubles_up_to_the_cap_with_jitter(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(signals_stop_the_process),
+        cmocka_unit_test(the_limit_of_open_files_is_raised),
         cmocka_unit_test(waiting_takes_its_time),
         cmocka_unit_test(a_late_loop_is_named),
         cmocka_unit_test(readiness_needs_every_check),
+        cmocka_unit_test(readiness_ends_behind_the_last_check),
         cmocka_unit_test(backoff_doubles_up_to_the_cap_with_jitter),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
