@@ -2,7 +2,7 @@
 // pipeline mode and a small pool. A connection is used by one thread at a time; everything blocks,
 // bounded by the session's statement_timeout and TCP keepalive/user time-out. Errors: code =
 // SQLSTATE, kind by class:
-//   08, 53, 57, 40, 55P03, 25006, connection lost → RETRY;  22, 23, P0001 → REFUSED;  42, 0A, 3D,
+//   08, 53, 57, 58, 40, 55P03, 25006, connection lost → RETRY;  22, 23, P0001 → REFUSED;  42, 0A, 3D,
 //   3F, 28 → RETRY (a deployment fault: po_pg_is_deployment());  XX and all else → BUG.
 // A COMMIT whose reply was lost is UNCERTAIN. After RETRY by connection loss the connection is
 // dead: release it, the pool opens another. A statement outside a transaction is its own COMMIT,

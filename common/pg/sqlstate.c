@@ -10,6 +10,7 @@ static const struct {
     {"08", PO_RETRY, false},                              // connection
     {"53", PO_RETRY, false},                              // resources
     {"57", PO_RETRY, false},                              // shut down, cancelled, timed out
+    {"58", PO_RETRY, false},                              // the server's machine: an I/O error
     {"40", PO_RETRY, false},                              // serialisation, deadlock
     {"55P03", PO_RETRY, false},                           // lock not available
     {"25006", PO_RETRY, false},                           // read only: talking to a former primary

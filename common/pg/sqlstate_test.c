@@ -21,7 +21,8 @@ static void test_kinds(void **state) {
         {"P0001", PO_REFUSED, false}, {"42P01", PO_RETRY, true},    {"42501", PO_RETRY, true},
         {"0A000", PO_RETRY, true},    {"3D000", PO_RETRY, true},    {"3F000", PO_RETRY, true},
         {"28P01", PO_RETRY, true},    {"XX000", PO_BUG, false},     {"55000", PO_BUG, false},
-        {"25P02", PO_BUG, false},     {"P0002", PO_BUG, false},     {"", PO_BUG, false},
+        {"58030", PO_RETRY, false},   {"25P02", PO_BUG, false},     {"P0002", PO_BUG, false},
+        {"", PO_BUG, false},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         po_err err = {.kind = PO_RETRY};
