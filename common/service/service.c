@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char version[] = "0.1.0";
+static const char version[] = PO_VERSION; // of the CMake project
 
 enum { EXIT_FINE, EXIT_FAILED, EXIT_SETTINGS };
 
@@ -339,6 +339,18 @@ static int cmd_check_config(program *prog) {
     return EXIT_FINE;
 }
 
+// keyword='value', quoted where libpq would read it otherwise than as one value.
+static void put_option(po_buf *out, const char *keyword, const char *value) {
+    bool quoted = !*value || strpbrk(value, " \t\n\r\f\v'\\");
+    po_buf_printf(out, "%s%s=%s", out->n ? " " : "", keyword, quoted ? "'" : "");
+    for (; *value; value++) {
+        if (*value == '\'' || *value == '\\')
+            po_buf_puts(out, "\\");
+        po_buf_put(out, value, 1);
+    }
+    po_buf_puts(out, quoted ? "'" : "");
+}
+
 // Puts the variable's value without its passwords in its place; what is printed is read from there.
 static void hide_password(const char *variable) {
     const char *value = getenv(variable);
@@ -346,12 +358,9 @@ static void hide_password(const char *variable) {
     if (!options)
         return; // nothing to hide, or settings_load refuses it unprinted
     PO_AUTO(po_buf_done) po_buf shown = {0};
-    for (const PQconninfoOption *o = options; o->keyword; o++) {
-        if (!o->val)
-            continue;
-        po_buf_printf(&shown, "%s%s=%s", shown.n ? " " : "", o->keyword,
-                      o->dispchar[0] == '*' ? "***" : o->val);
-    }
+    for (const PQconninfoOption *o = options; o->keyword; o++)
+        if (o->val)
+            put_option(&shown, o->keyword, o->dispchar[0] == '*' ? "***" : o->val);
     po_buf_put(&shown, "", 1);
     if (setenv(variable, shown.p, 1) != 0)
         abort();

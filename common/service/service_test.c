@@ -171,6 +171,17 @@ static void assert_says(const answer *a, int code, const char *out, const char *
         fail_msg("exit %d\nstdout: %s\nstderr: %s", a->code, a->out, a->err);
 }
 
+// Whether it is what CMakeLists.txt says; `line` ends with a line end.
+static bool is_project_version(const char *line) {
+    FILE *file = fopen(PO_SOURCE_DIR "/CMakeLists.txt", "r");
+    char text[256], version[32] = "";
+    while (file && fgets(text, sizeof text, file) &&
+           sscanf(text, "project(payonce VERSION %30s", version) != 1)
+        ;
+    fclose(file);
+    return version[0] && strcmp(strcat(version, "\n"), line) == 0;
+}
+
 static void test_usage(void **state) {
     (void)state;
     answer a = call(NULL, NULL);
@@ -179,6 +190,7 @@ static void test_usage(void **state) {
     assert_says(&a, 2, "", "check-config");
     a = call("--version", NULL);
     assert_says(&a, 0, "payonce-trivial ", "");
+    assert_true(is_project_version(a.out + strlen("payonce-trivial ")));
     a = call("--help", NULL);
     assert_says(&a, 0, "Says hello.", "");
     assert_says(&a, 0, "GREETING", "");
@@ -246,6 +258,12 @@ static void test_no_password_is_printed(void **state) {
     assert_says(&a, 0, "user=root", "");
     assert_null(strstr(a.out, "hunter2"));
     assert_null(strstr(a.err, "hunter2"));
+
+    a = call("print-config",
+             ENV("PAYONCE_DSN=host=db password='hunter\\' 2' options='-c a=\\'b c\\\\'"));
+    assert_says(&a, 0, "password=*** ", "");
+    assert_says(&a, 0, "options='-c a=\\\\'b c\\\\\\\\'", ""); // a backslash is two in JSON
+    assert_null(strstr(a.out, "hunter"));
 
     char path[] = "/tmp/service_dsn_XXXXXX", env[64];
     int fd = mkstemp(path);
