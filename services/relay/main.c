@@ -179,7 +179,10 @@ static void set_open(bool open) {
 
 static bool run_all(po_err *err) {
     pthread_t pruner;
-    if (pthread_create(&pruner, NULL, prune_all, po_beat_new("retention", BEAT_LIMIT_MS)) != 0)
+    po_beat *beat = po_beat_new("retention", BEAT_LIMIT_MS);
+    for (size_t i = 0; i < self.n; i++)
+        self.all[i].retention.beat = beat;
+    if (pthread_create(&pruner, NULL, prune_all, beat) != 0)
         abort();
     for (size_t i = 0; i < self.n; i++)
         if (pthread_create(&self.all[i].thread, NULL, publish, &self.all[i]) != 0)

@@ -4,7 +4,6 @@
 // in the index are not walked through again and again.
 #include "retention.h"
 #include "base/cleanup.h"
-#include "life/life.h"
 
 enum { CHUNK = 1000 };
 
@@ -65,6 +64,8 @@ bool retention_pass(retention *retention, po_pg *pg, int64_t *ret_deleted, po_er
         PO_AUTO(po_res_done) po_res *res = NULL;
         if (!delete_window(retention, pg, after, &res, err))
             return false;
+        if (retention->beat)
+            po_beat_tick(retention->beat);
         if (!po_res_null(res, 0, 3) && po_res_i64(res, 0, 3) < begin)
             begin = po_res_i64(res, 0, 3);
         after = po_res_i64(res, 0, 0);

@@ -1,9 +1,11 @@
 // Deletes published rows: id ≤ the durable floor, not open there, older than the retention.
 #pragma once
+#include "life/life.h"
 #include "pg/pg.h"
 
 typedef struct retention {
     const char *outbox;
+    po_beat *beat;  // told after each chunk; NULL: none
     int64_t age_ms; // of rows
     const char *
         personal_topics; // "contacts.v1,…": no older than RETENTION_PERSONAL_MS, whatever age_ms says
