@@ -449,8 +449,14 @@ static void test_schemas(void **state) {
         assert_string_equal(err.code, "avro_schema");
         assert_null(schema);
     }
+    PO_AUTO(po_buf_done) po_buf vast = {0}; // more than anybody would write by hand
+    po_buf_puts(&vast, paid_v2);
+    while (vast.n <= 128 << 10)
+        po_buf_puts(&vast, "        ");
     PO_AUTO(po_avro_free) po_avro_schema *schema = NULL;
     po_err err = {0};
+    assert_false(po_avro_parse(po_buf_view(&vast), &schema, &err));
+    assert_string_equal(err.code, "avro_schema");
     assert_true(po_avro_parse(po_s(paid_v2), &schema, &err));
     uint8_t sha[32];
     po_sha256(po_s(paid_v2), sha);

@@ -6,7 +6,8 @@
 #include "json/json.h"
 #include <stdlib.h>
 
-enum { TEXT_MAX = 1 << 20, MEMBERS_MAX = 4096 };
+// Names are looked for one by one, so what a text of this size can cost is about half a second.
+enum { TEXT_MAX = 128 << 10, MEMBERS_MAX = 4096 };
 
 static const struct {
     const char *word;
