@@ -425,6 +425,7 @@ def test_a_relay_that_was_overtaken_is_fenced(stack: Stack, outbox: Outbox) -> N
     until(lambda: outbox_status(first)["active"])
     second = stack.service("relay", outbox.env(), f"{outbox.schema}-second").start().wait_ready()
     try:
+        until(lambda: second.log_lines("standing by: another relay is active"), what="it has asked for the lease")
         assert not outbox_status(second)["active"], "a standby is ready, and does nothing"
         with stack.postgres.connect() as conn:
             for i in range(300):
