@@ -149,6 +149,42 @@ static void pg_exec(const pgtest *cluster, const char *sql) {
     PQfinish(conn);
 }
 
+static int count(const pgtest *cluster, const char *sql) {
+    PGconn *conn = PQconnectdb(cluster->dsn);
+    PGresult *res = PQexec(conn, sql);
+    assert_int_equal(PQresultStatus(res), PGRES_TUPLES_OK);
+    int n = atoi(PQgetvalue(res, 0, 0));
+    PQclear(res);
+    PQfinish(conn);
+    return n;
+}
+
+// By when it was received, whatever time its id tells.
+static void the_inbox_forgets_what_is_old_alone(void **state) {
+    const pgtest *cluster = *state;
+    static const po_consumer consumer = {.name = "forgets"};
+    const po_pg_options pg = {.dsn = cluster->dsn, .application_name = "batch_test"};
+    po_batch *batch = NULL;
+    po_err err = {0};
+    bool more = true;
+    pg_exec(cluster,
+            "CREATE SCHEMA forgets CREATE TABLE inbox (event_id uuid PRIMARY KEY, received_at "
+            "timestamptz NOT NULL DEFAULT now());"
+            "INSERT INTO forgets.inbox SELECT gen_random_uuid(), now() - i * interval '1 min' "
+            "FROM generate_series(0, 5009) AS i");
+    assert_true(po_batch_open(&consumer, "http://127.0.0.1:9", &pg, &batch, &err));
+    assert_true(po_batch_prune(batch, 330000, &more, &err)); // 5.5 min
+    assert_true(more);
+    assert_true(po_batch_prune(batch, 330000, &more, &err));
+    assert_false(more);
+    assert_int_equal(count(cluster, "SELECT count(*) FROM forgets.inbox"), 6);
+    assert_int_equal(
+        count(cluster,
+              "SELECT count(*) FROM forgets.inbox WHERE received_at < now() - interval '6 min'"),
+        0);
+    po_batch_close(&batch);
+}
+
 // Its session may have ended long before, while the inbox was pruned: to wait for that would be to wait for
 // ever, and all partitions with it.
 static void a_lost_session_makes_no_refused_event_wait(void **state) {
@@ -191,6 +227,7 @@ int main(void) {
         cmocka_unit_test(finds_the_first_route),
         cmocka_unit_test(says_the_position),
         cmocka_unit_test(the_window_covers_the_topic),
+        cmocka_unit_test(the_inbox_forgets_what_is_old_alone),
         cmocka_unit_test(a_lost_session_makes_no_refused_event_wait),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -375,6 +375,14 @@ def test_p18_keys_lie_where_a_java_client_looks(topic, stack, tag) -> None:
     assert {o.id: at[o.id] for o in orders} == {o.id: partition_of(o.id) for o in orders}
 
 
+def test_p31_an_inbox_that_forgets_before_the_topic_does_refuses_to_start(stack, tag) -> None:
+    """What is read again must still be known."""
+    one = stack.service("ledger", {"PAYONCE_INBOX_RETENTION": "7d"}, tag)
+    one.start()
+    until(lambda: not one.alive, what="ledger refuses to start")
+    assert one.exit_code == 2 and "PAYONCE_INBOX_RETENTION" in one.tail() and PAYMENTS in one.tail()
+
+
 # --- Replays
 
 def test_p19_a_batch_with_an_old_event_and_one_event_twice(services, topic, effects, tag) -> None:
