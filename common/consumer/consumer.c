@@ -3,6 +3,8 @@
 // batch in hand, the group, the connection, then the consumer's own workers.
 #include "consumer/consumer.h"
 
+#include "avro/registry.h"
+#include "base/cleanup.h"
 #include "base/clock.h"
 #include "consumer/batch.h"
 #include "consumer/loop.h"
@@ -104,6 +106,9 @@ static bool check(const po_config *config, po_err *err) {
     if (!make_conf(config, &conf, err))
         return po_wrap(err, "PAYONCE_KAFKA_EXTRA");
     rd_kafka_conf_destroy(conf);
+    PO_AUTO(po_registry_close) po_registry *registry = NULL;
+    if (!po_registry_open(po_config_text(config, "REGISTRY_URL"), &registry, err))
+        return po_wrap(err, "PAYONCE_REGISTRY_URL");
     return !self->check || self->check(config, err);
 }
 

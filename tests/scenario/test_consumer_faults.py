@@ -1,6 +1,7 @@
 """Consumers while something breaks: what is not the event's fault is waited out, what is refused holds up its own
 partition, and a kill between any two steps leaves each effect once."""
 
+import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -64,6 +65,18 @@ def once(effects: Effects, events: list[Event]) -> None:
             f"SELECT order_id, count(*) FROM {table} WHERE order_id = ANY(%s) GROUP BY 1", orders)
         assert sorted(found) == sorted((o, 1) for o in orders), table
     assert effects.unbalanced() == []
+
+
+# --- Settings
+
+@pytest.mark.parametrize("setting, value", [("PAYONCE_REGISTRY_URL", "registry:8081"), ("PAYONCE_KAFKA_EXTRA", "x=y")])
+@pytest.mark.parametrize("name", CONSUMERS)
+def test_a_consumer_with_an_unusable_setting_names_it_and_does_not_start(services, name, setting, value) -> None:
+    service = services[name]
+    for command in ("check-config", "run"):
+        got = subprocess.run([service.program, command], env=service.env | {setting: value}, capture_output=True, text=True,
+                             timeout=30)
+        assert got.returncode != 0 and setting in got.stderr
 
 
 # --- Kills
