@@ -1,6 +1,7 @@
 // payonce-relay: publishes the outboxes of PAYONCE_RELAY_OUTBOXES, a thread each, and prunes them.
 #include "relay.h"
 #include "retention.h"
+#include "avro/registry.h"
 #include "base/cleanup.h"
 #include "metrics/metrics.h"
 #include "migration_files.h"
@@ -93,6 +94,9 @@ static bool check(const po_config *config, po_err *err) {
     if (po_config_int(config, "RELAY_RETENTION") < 2 * po_config_int(config, "RELAY_OVERLAP"))
         return po_fail(err, PO_REFUSED, "setting",
                        "PAYONCE_RELAY_RETENTION is less than twice PAYONCE_RELAY_OVERLAP");
+    PO_AUTO(po_registry_close) po_registry *registry = NULL;
+    if (!po_registry_open(po_config_text(config, "REGISTRY_URL"), &registry, err))
+        return po_wrap(err, "PAYONCE_REGISTRY_URL");
     PO_AUTO(po_free_auto) char *text = strdup(po_config_text(config, "RELAY_OUTBOXES"));
     char *names[MOST_OUTBOXES];
     size_t n;
