@@ -19,11 +19,8 @@ ENV = {"PAYONCE_KAFKA_EXTRA": "session.timeout.ms=6000,heartbeat.interval.ms=500
 
 @pytest.fixture(scope="module")
 def services(stack: Stack) -> Iterator[Services]:
-    with SmtpSink() as sink:
-        it = Services(stack, sink)
+    with SmtpSink() as sink, Services(stack, sink) as it:
         yield it
-        faults = it.end()
-        assert not faults, "\n".join(faults)
 
 
 @pytest.fixture(scope="module")
@@ -40,12 +37,12 @@ def settled(members: list[Service], n: int) -> list[Service]:
         elif i >= n and member.alive:
             assert member.term() == 0
     run = members[:n]
-    until(lambda: sorted(m.metric("payonce_consumer_partitions") for m in run) == SHARES[n], 60, f"{n} members share")
+    until(lambda: sorted(m.metric("payonce_consumer_partitions") for m in run) == SHARES[n], what=f"{n} members share")
     return run
 
 
 def partitions(member: Service) -> list[int]:
-    return [row["partition"] for row in member.admin_get("/statusz").json()["status"]["partitions"]]
+    return [row["partition"] for row in member.status()["partitions"]]
 
 
 def duplicates(members: list[Service]) -> float:
@@ -65,12 +62,12 @@ def test_p19_two_members_with_one_event_make_one_effect(services, stack, topic, 
         topic.flush()
         until(lambda: stack.postgres.query(
             "SELECT count(*) FROM pg_stat_activity WHERE usename = 'payonce_ledger' AND wait_event_type = 'Lock'")
-            == [(2,)], 20, "both wait for the same key")
+            == [(2,)], what="both wait for the same key")
         conn.rollback()
     marks = topic.mark(tag)
     effects.wait_taken([event, *marks], "ledger")
     assert effects.journals(event["order_id"]) == [1] and effects.unbalanced() == []
-    until(lambda: duplicates(run) == before + 1, 10, "one duplicate")
+    until(lambda: duplicates(run) == before + 1, what="one duplicate")
 
 
 def test_p19_what_is_in_hand_at_a_rebalance_goes_to_the_next_owner(services, stack, topic, effects, members,
@@ -81,7 +78,7 @@ def test_p19_what_is_in_hand_at_a_rebalance_goes_to_the_next_owner(services, sta
     try:
         events = [topic.order(f"{tag}-{i}").says("qualified", received=1000) for i in range(60)]
         topic.flush()
-        until(lambda: first.metric("payonce_consumer_waiting_seconds") > 0, 20, "it waits with events in hand")
+        until(lambda: first.metric("payonce_consumer_waiting_seconds") > 0, what="it waits with events in hand")
         settled(members, 2)
         assert not any(effects.taken("ledger", [e]) for e in events)
     finally:
@@ -139,7 +136,7 @@ def test_p35_sigterm_during_a_rebalance_ends_in_time(services, stack, topic, eff
     hanging.stop_signal()
     try:
         joins.start()
-        until(lambda: ends.metric("payonce_consumer_partitions") == 0, 30, "a rebalance is under way")
+        until(lambda: ends.metric("payonce_consumer_partitions") == 0, what="a rebalance is under way")
         assert ends.term(15) == 0 and joins.term(15) == 0
     finally:
         hanging.cont()

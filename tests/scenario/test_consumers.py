@@ -27,11 +27,9 @@ def sink() -> Iterator[SmtpSink]:
 @pytest.fixture(scope="module")
 def services(stack: Stack, sink: SmtpSink) -> Iterator[Services]:
     """All four consumers, for the whole module."""
-    it = Services(stack, sink)
-    it.start(*CONSUMERS)
-    yield it
-    faults = it.end()
-    assert not faults, "\n".join(faults)
+    with Services(stack, sink) as it:
+        it.start(*CONSUMERS)
+        yield it
 
 
 def booked(**against: int) -> dict[str, int]:
@@ -197,10 +195,11 @@ def test_p27_the_same_sequence_again_is_the_same_or_a_conflict(services, topic, 
     effects.wait_taken([order.says("qualified", sequence=1)], "ledger", "loyalty")
     assert conflicts(services, "ledger", "loyalty") == [ledger, loyalty]
     effects.wait_taken([order.says("qualified", sequence=1, received=1200)], "ledger", "loyalty")
-    until(lambda: conflicts(services, "ledger", "loyalty") == [ledger + 1, loyalty + 1], 10, "conflicts counted")
+    until(lambda: conflicts(services, "ledger", "loyalty") == [ledger + 1, loyalty + 1], what="conflicts counted")
     assert effects.balances(tag) == booked(revenue=1000) and effects.entries(tag) == [(1, 10)]
     for consumer in ("ledger", "loyalty"):
-        line = [x for x in services[consumer].log_lines() if x["msg"].startswith("conflict")][-1]
+        line = until(lambda c=consumer: [x for x in services[c].log_lines() if x["msg"].startswith("conflict")],
+                     what="logged")[-1]
         assert (line["level"], line["order_id"]) == ("error", tag)
 
 
@@ -211,7 +210,7 @@ def test_p27_another_unit_is_refused_or_a_conflict_but_never_mixed(services, top
     order.says("qualified", received=1000)
     other = order.says("qualified", currency="EUR", sequence=1)
     effects.wait_taken([other], "ledger")
-    until(lambda: conflicts(services, "ledger") == [before + 1], 10, "conflict counted")
+    until(lambda: conflicts(services, "ledger") == [before + 1], what="conflict counted")
     assert effects.journals(order.id) == [1] and effects.balances(order.id) == booked(revenue=1000)
 
 
@@ -222,7 +221,7 @@ def test_p22_another_recipient_is_a_model_conflict_and_never_overwrites(services
     order.says("qualified", customer_id="thief")
     again = order.says("qualified", customer_id="thief")
     effects.wait_taken([again], "access")
-    until(lambda: conflicts(services, "access") == [before + 1], 10, "conflict counted")
+    until(lambda: conflicts(services, "access") == [before + 1], what="conflict counted")
     assert effects.rights(tag) == [(f"grant:{tag}", f"c-{tag}", "granted")]
     assert stack.postgres.query("SELECT customer_id FROM access.conflict WHERE order_id = %s", tag) == [("thief",)]
 
@@ -238,7 +237,7 @@ def test_p26_a_mail_that_says_another_thing_is_a_conflict(services, topic, effec
     order = topic.order(tag)
     order.says("qualified", received=1000)
     effects.wait_taken([order.says("qualified", due=900)], "receipts")
-    until(lambda: conflicts(services, "receipts") == [before + 1], 10, "conflict counted")
+    until(lambda: conflicts(services, "receipts") == [before + 1], what="conflict counted")
     assert effects.mail(tag) == ("not_wanted", 0, None)
 
 
@@ -251,7 +250,7 @@ def test_p19_a_known_event_id_is_dropped_before_anybody_looks_at_it(services, to
     effects.wait_taken(topic.mark(tag), *CONSUMERS)
     assert effects.balances(tag) == booked(revenue=1000) and effects.entries(tag) == [(1, 10)]
     for consumer in CONSUMERS:
-        until(lambda c=consumer: services[c].metric("payonce_consumer_duplicates_total") == before[c] + 1, 10, "counted")
+        until(lambda c=consumer: services[c].metric("payonce_consumer_duplicates_total") == before[c] + 1, what="counted")
 
 
 def test_p7_two_events_of_one_second_in_both_orders_end_the_same(services, topic, effects, tag) -> None:
@@ -288,7 +287,7 @@ def test_p26_one_purchase_told_three_times_is_one_mail(services, topic, effects,
     for received in (1000, 1000, 2000):
         last = order.says("qualified", received=received)
     effects.wait_taken([last], *CONSUMERS)
-    until(lambda: effects.mail(tag) == ("sent", 1, None), 30, "mail sent")
+    until(lambda: effects.mail(tag) == ("sent", 1, None), what="mail sent")
     assert len(sink.to(f"{tag}@example.org")) == 1
     assert effects.entries(tag) == [(1 + 1, 10)] and len(effects.rights(tag)) == 1
 
@@ -397,7 +396,7 @@ def test_p19_a_batch_with_an_old_event_and_one_event_twice(services, topic, effe
     topic.flush()
     ledger.start().wait_ready()
     effects.wait_taken(fresh, "ledger")
-    until(lambda: ledger.metric("payonce_consumer_batch_messages_total") >= 102, 10, "102 messages taken")
+    until(lambda: ledger.metric("payonce_consumer_batch_messages_total") >= 102, what="102 messages taken")
     assert ledger.metric("payonce_consumer_batches_total") == 1
     assert ledger.metric("payonce_consumer_duplicates_total") == 3
     assert ledger.metric("payonce_consumer_events_total", type="payment.qualified") == 99

@@ -311,7 +311,7 @@ def test_p1_a_database_that_may_forget_commits_refuses_to_start(stack, tag) -> N
     try:
         one = stack.service("ingest", {}, tag)
         one.start()
-        until(lambda: not one.alive, 20, "ingest refuses to start")
+        until(lambda: not one.alive, what="ingest refuses to start")
     finally:
         stack.postgres.query("ALTER ROLE payonce_ingest RESET synchronous_commit")
     assert one.exit_code == 2 and "synchronous_commit" in one.tail()

@@ -22,7 +22,7 @@ from wait import until
 
 def insist(shop: Shop, event: dict[str, Any]) -> Answer:
     """Sends as a provider does: signed anew each time, until a 2xx; broken connections are no answer."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while time.monotonic() < deadline:
         with suppress(OSError, http.client.HTTPException, RuntimeError):
             got = shop.send(event, expect=None)
@@ -53,7 +53,7 @@ def test_p1_p3_killed_again_and_again_every_event_is_recorded_and_counted_once(s
     with ThreadPoolExecutor(16) as pool:
         pending = [pool.submit(lambda e: answered.append(insist(shop, e)), e) for e in sends]
         while (left := len(sends) - len(answered)) > 30:
-            until(lambda: len(sends) - len(answered) <= left - 20, 60, "it takes events again", every=0.001)
+            until(lambda: len(sends) - len(answered) <= left - 20, what="it takes events again", every=0.001)
             time.sleep(dice.uniform(0, 0.02))
             services["ingest"].kill9()
             services["ingest"].start()
@@ -137,7 +137,7 @@ class Caller:
     """A connection that is kept alive."""
 
     def __init__(self, ingest: Service) -> None:
-        self._conn = http.client.HTTPConnection("127.0.0.1", ingest.port("http"), timeout=10)
+        self._conn = http.client.HTTPConnection("127.0.0.1", ingest.port("http"), timeout=60)
         self._conn.connect()
 
     def post(self, path: str, body: bytes, headers: dict[str, str]) -> int:
@@ -163,9 +163,9 @@ def test_drain_answers_callers_on_open_connections_to_its_last_moment(shop, stac
     try:
         with ThreadPoolExecutor(1) as pool:
             held = pool.submit(shop.api, "POST", "/v1/orders", shop.order("slow"))
-            until(lambda: stack.postgres.query("SELECT 1 FROM pg_stat_activity WHERE wait_event = 'PgSleep'"), 10, "held")
+            until(lambda: stack.postgres.query("SELECT 1 FROM pg_stat_activity WHERE wait_event = 'PgSleep'"), what="held")
             ended = ThreadPoolExecutor(1).submit(shop.ingest.term)
-            until(lambda: shop.ingest.log_lines("stopping"), 10, "it is stopping")
+            until(lambda: shop.ingest.log_lines("stopping"), what="it is stopping")
             for caller in callers:  # at many moments of the drain
                 time.sleep(0.05)
                 headers = {"Stripe-Signature": stripe_header(accounts.secret("shop"), body, now()),
@@ -311,8 +311,10 @@ def test_p4_an_event_that_its_account_no_longer_reads_stays_in_the_queue(service
     other = tuple(a if a.alias != "shop" else accounts.Account("stripe", "shop", "test", a.secrets)
                   for a in accounts.DEFAULT)
     services.start("ingest", label="wrong", env={"PAYONCE_ACCOUNTS_FILE": str(accounts.write(tmp_path, other))})
-    stack.postgres.query("UPDATE ingest.undecided SET due_at = now()")
-    until(lambda: services["wrong"].metric("payonce_work_later_total") >= 1 or not waiting(stack, event["id"]), 20, "looked")
+    own = "event = (SELECT id FROM ingest.provider_event WHERE event_id = %s)"
+    stack.postgres.query(f"UPDATE ingest.undecided SET due_at = now(), attempts = 0 WHERE {own}", event["id"])
+    until(lambda: stack.postgres.query(f"SELECT attempts FROM ingest.undecided WHERE {own}", event["id"]) != [(0,)],
+          what="looked at")
     assert waiting(stack, event["id"])
     services["wrong"].term()
     services["ingest"].start().wait_ready()
@@ -347,10 +349,10 @@ def test_p4_a_woken_event_overtakes_those_that_wait_in_vain(shop, stack, events)
         " FROM e", f"vain_{shop.tag}_", body, f"order:{shop.id('vain')}")
     try:
         shop.register("a")
-        began = time.monotonic()
         shop.wait_state("a", "paid")
-        assert time.monotonic() - began < 2
-        assert stack.postgres.query("SELECT count(*) FROM ingest.undecided WHERE attempts = 0")[0][0] > 1000, "not in vain"
+        [(left,)] = stack.postgres.query("SELECT count(*) FROM ingest.undecided WHERE attempts = 0 AND awaits = ARRAY[%s]",
+                                         f"order:{shop.id('vain')}")
+        assert left > 10000, "most of those that were due before it still wait for their turn"
     finally:
         stack.postgres.query("DELETE FROM ingest.undecided WHERE awaits = ARRAY[%s]", f"order:{shop.id('vain')}")
 
@@ -384,7 +386,7 @@ def test_p4_after_72_hours_an_event_is_unmatched_and_still_woken(shop, stack, ev
     stack.postgres.query("UPDATE ingest.undecided SET created_at = now() - interval '73 hours', due_at = now()"
                          f" WHERE {own}", event["id"])
     until(lambda: stack.postgres.query(f"SELECT unmatched FROM ingest.undecided WHERE {own}", event["id"]) == [(True,)],
-          20, "unmatched")
+          what="unmatched")
     shop.register("a")
     shop.wait_state("a", "paid")
     assert events(shop.id("a")) == [("qualified", 1)]
@@ -400,7 +402,7 @@ def test_p4_a_refund_long_unmatched_is_woken_by_its_payment(shop, stack, events)
     stack.postgres.query("UPDATE ingest.undecided SET created_at = now() - interval '73 hours', due_at = now()"
                          f" WHERE {own}", refund["id"])
     until(lambda: stack.postgres.query(f"SELECT unmatched FROM ingest.undecided WHERE {own}", refund["id"]) == [(True,)],
-          20, "unmatched")
+          what="unmatched")
     shop.paid("a")
     shop.wait_state("a", "paid", received=4900, refunded=900)
     assert events(shop.id("a")) == [("qualified", 1), ("refunded", 2)]
@@ -443,7 +445,8 @@ def test_p2_a_key_held_elsewhere_costs_its_twin_alone(services, stack, tag) -> N
                      " raw_sha256, headers, traceparent) VALUES ('stripe', 'shop', %s, '', 'ignored', '', '', '', '{}', '')",
                      (sends[20]["id"],))
         with ThreadPoolExecutor(40) as pool:
-            statuses = list(pool.map(lambda e: shop.send(e, expect=None).status, sends))
+            statuses = list(pool.map(lambda i: shop.send(sends[i], expect=None if i == 20 else "recorded").status,
+                                     range(40)))
         conn.rollback()
     assert [i for i, status in enumerate(statuses) if status != 200] == [20], statuses
     shop.send(sends[20])
@@ -459,7 +462,7 @@ def test_a_session_whose_plans_are_outgrown_is_replaced(services, stack, tag) ->
     try:
         stack.postgres.query("ALTER TABLE ingest.shop_order ALTER customer_id TYPE varchar(200)")
         insist(shop, shop.stripe_event("checkout.session.completed", shop.session("b")))
-        until(lambda: shop.api("GET", f"/v1/orders/{shop.id('b')}").status == 200, 10, "the orders API answers")
+        until(lambda: shop.api("GET", f"/v1/orders/{shop.id('b')}").status == 200, what="the orders API answers")
         shop.wait_state("b", "paid")
     finally:
         stack.postgres.query("ALTER TABLE ingest.shop_order ALTER customer_id TYPE text")

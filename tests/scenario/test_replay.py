@@ -40,7 +40,7 @@ def tamper(conn: Connection, tag: str) -> None:
                  " FROM ledger.journal_line WHERE journal_id = %s", (f"{journal}:again", journal))
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_p19_a_replay_of_the_topics_changes_no_row(stack: Stack, sink: SmtpSink, tag: str) -> None:
     """P19, P25, P26, P27, FAULTS 14: with the inboxes, every row of the four schemas stays as it is; without
     them, every effect does."""

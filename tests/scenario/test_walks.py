@@ -28,11 +28,9 @@ def sink() -> Iterator[SmtpSink]:
 @pytest.fixture(scope="module")
 def services(stack: Stack, sink: SmtpSink) -> Iterator[Services]:
     """The whole way."""
-    it = Services(stack, sink)
-    it.start("ingest", "relay", *CONSUMERS)
-    yield it
-    faults = it.end()
-    assert not faults, "\n".join(faults)
+    with Services(stack, sink) as it:
+        it.start("ingest", "relay", *CONSUMERS)
+        yield it
 
 
 @pytest.fixture(scope="module")
@@ -193,7 +191,7 @@ def played(services: Services, shop: Shop, effects: Effects) -> Shop:
         play(shop, name)
     wait_through(shop, effects)
     mails = [shop.id(name) for name, (_, end) in WALKS.items() if end.bought]
-    until(lambda: [(effects.mail(o) or ("",))[0] for o in mails] == ["sent"] * len(mails), 60, "mails are sent")
+    until(lambda: [(effects.mail(o) or ("",))[0] for o in mails] == ["sent"] * len(mails), what="mails are sent")
     return shop
 
 
@@ -245,8 +243,8 @@ def test_the_trace_of_the_request_arrives_in_headers_and_log_lines(services, sta
     [message] = [m for m in stack.kafka.records(PAYMENTS) if m.key() == shop.id(name).encode()]
     assert dict(message.headers())["traceparent"].decode() == trace
     assert dict(message.headers())["tracestate"] == b"vendor=42"
-    [line] = until(lambda: [x for x in services["ledger"].log_lines() if x.get("order_id") == shop.id(name)], 10,
-                   "ledger speaks")
+    [line] = until(lambda: [x for x in services["ledger"].log_lines() if x.get("order_id") == shop.id(name)],
+                   what="ledger speaks")
     assert (line["traceparent"], line["event_id"]) == (trace, dict(message.headers())["ce_id"].decode())
 
 
