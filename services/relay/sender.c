@@ -6,6 +6,7 @@
 // forgets what librdkafka has concluded about topics and sequence numbers.
 #include "sender.h"
 #include "base/cleanup.h"
+#include "base/clock.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,6 +16,7 @@ enum {
     LEAST_LIMIT = 1000,      // librdkafka's
     OVERHEAD = 512,          // headers of batch and record
     ADMIN_TIMEOUT_MS = 3000,
+    DRAIN_MS = 5000, // what is in flight has so long to be answered before producers are replaced
 };
 
 typedef enum way { TOGETHER, ALONE } way;
@@ -25,7 +27,8 @@ struct sender {
     topic *topics;
     int64_t limit;    // of the main producer
     size_t in_flight; // records
-    bool stale;       // a topic was named since the main producer was made
+    bool stale;       // a topic was named, or a limit has changed, since the main producer was made
+    int64_t stale_ms; // since when
     bool broken;      // by a fatal error
     po_err fault;
 };
@@ -57,10 +60,16 @@ static bool blames_record(rd_kafka_resp_err_t code) {
     }
 }
 
+static void set_stale(sender *s) {
+    if (!s->stale)
+        s->stale_ms = po_mono_ms();
+    s->stale = true;
+}
+
 static void forget_limits(sender *s) {
     for (topic *t = s->topics; t; t = t->next)
         t->limit = 0;
-    s->stale = true;
+    set_stale(s);
 }
 
 static void on_delivery(rd_kafka_t *kafka, const rd_kafka_message_t *message, void *opaque) {
@@ -215,8 +224,11 @@ static bool open_together(sender *s, po_err *err) {
 
 bool sender_prepare(sender *s, bool *ret_ready, po_err *err) {
     *ret_ready = s->producers[TOGETHER] && !s->stale;
-    if (*ret_ready || s->in_flight > 0)
+    if (*ret_ready)
         return true;
+    if (s->in_flight > 0) // one partition without a leader must not hold up all others
+        return po_mono_ms() - s->stale_ms < DRAIN_MS ||
+               po_fail(err, PO_RETRY, "_IN_FLIGHT", "%zu records are not answered", s->in_flight);
     close_producer(s, TOGETHER);
     if (!s->producers[ALONE] && !open_alone(s, err))
         return false;
@@ -268,7 +280,7 @@ topic *sender_topic(sender *s, po_str name) {
         abort();
     *t = (topic){.next = s->topics, .name = own_name, .subject = subject.p};
     s->topics = t;
-    s->stale = true;
+    set_stale(s);
     return t;
 }
 

@@ -34,7 +34,8 @@ void sender_free(sender **sender); // as sender_reset
 topic *sender_topic(sender *sender, po_str name);
 
 // Makes the producers if there are none, or none that know the limits of all topics (then once nothing is in
-// flight). ret_ready: sender_send may be called. RETRY when brokers are away; blocks up to 3 s.
+// flight). ret_ready: sender_send may be called. RETRY, and sender_reset is due, when brokers are away, or when what is
+// in flight is not answered for 5 s; blocks up to 3 s.
 PO_MUST_CHECK bool sender_prepare(sender *sender, bool *ret_ready, po_err *err);
 
 // Whether a record of this size (key and headers included) may be too large for a batch.

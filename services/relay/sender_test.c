@@ -210,6 +210,30 @@ static void test_a_new_topic_waits_until_nothing_is_in_flight(void **state) {
     assert_true(sender_wants_alone(f->sender, 500000)); // the smallest limit counts
 }
 
+// A record for a partition without a leader is not answered: what is new must not wait for it for ever.
+static void test_what_is_not_answered_does_not_hold_up_a_new_topic(void **state) {
+    fixture *f = *state;
+    bool ready = false, waits = true;
+    po_err err = {0};
+    prepare(f);
+    send_some(f, 1, false);
+    assert_true(await(f, 1));
+    for (int32_t partition = 0; partition < 3; partition++)
+        assert_int_equal(rd_kafka_mock_partition_set_leader(f->mock, "steps", partition, -1), 0);
+    send_some(f, 3, false);
+    sender_topic(f->sender, po_s("others"))->limit = 500000;
+    for (int64_t until_ms = po_mono_ms() + WAIT_MS; waits && po_mono_ms() < until_ms;
+         poll(NULL, 0, 10)) {
+        (void)!sender_poll(f->sender, NULL);
+        waits = sender_prepare(f->sender, &ready, &err);
+        assert_false(ready);
+    }
+    assert_false(waits);
+    assert_int_equal(err.kind, PO_RETRY);
+    sender_reset(f->sender);
+    prepare(f);
+}
+
 static void test_a_large_record_goes_alone(void **state) {
     fixture *f = *state;
     po_err err = {0};
@@ -236,6 +260,8 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_a_reset_leaves_no_verdict_behind, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_a_new_topic_waits_until_nothing_is_in_flight, set_up,
                                         tear_down),
+        cmocka_unit_test_setup_teardown(test_what_is_not_answered_does_not_hold_up_a_new_topic,
+                                        set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_a_large_record_goes_alone, set_up, tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
