@@ -231,6 +231,17 @@ static size_t table_length(const po_setting *table) {
     return n;
 }
 
+// What does not fit is left out by whole lines, and said to be.
+static bool refuse(po_err *err, const po_buf *faults) {
+    static const char more[] = "more settings are at fault";
+    size_t room = sizeof err->text - 1, n = faults->n - 1; // without the last line end
+    if (n <= room)
+        return po_fail(err, PO_REFUSED, "setting", "%.*s", (int)n, faults->p);
+    for (n = room - (sizeof more - 1); n > 0 && faults->p[n - 1] != '\n'; n--)
+        ;
+    return po_fail(err, PO_REFUSED, "setting", "%.*s%s", (int)n, faults->p, more);
+}
+
 bool po_config_load(const po_setting *table, po_config **ret_config, po_err *err) {
     size_t n = table_length(table);
     PO_AUTO(po_config_free) po_config *config = calloc(1, sizeof *config + n * sizeof(value));
@@ -243,7 +254,7 @@ bool po_config_load(const po_setting *table, po_config **ret_config, po_err *err
         load_value(&config->values[i], &faults);
     }
     if (faults.n)
-        return po_fail(err, PO_REFUSED, "setting", "%.*s", (int)faults.n - 1, faults.p);
+        return refuse(err, &faults);
     *ret_config = po_take(&config);
     return true;
 }

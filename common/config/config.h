@@ -30,7 +30,8 @@ typedef struct po_setting {
 
 typedef struct po_config po_config;
 
-// `table` ends with {0}. Every fault found is in err->text, one a line; PO_REFUSED "setting".
+// `table` ends with {0}. Every fault found is in err->text, one a line, as far as they fit;
+// PO_REFUSED "setting".
 PO_MUST_CHECK bool po_config_load(const po_setting *table, po_config **ret_config, po_err *err);
 void po_config_free(po_config **config);
 

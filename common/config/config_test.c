@@ -117,6 +117,28 @@ static void values_are_read_strictly(void **state) {
     }
 }
 
+static void faults_are_cut_between_lines(void **state) {
+    (void)state;
+    enum { MANY = 20 };
+    static const char line[] = "PAYONCE_REQUIRED_SETTING_00 is required\n";
+    char names[MANY][32];
+    po_setting many[MANY + 1] = {0};
+    for (int i = 0; i < MANY; i++) {
+        snprintf(names[i], sizeof names[i], "REQUIRED_SETTING_%02d", i);
+        many[i] = (po_setting){names[i], PO_SET_TEXT, NULL, 0, 0, "One of many."};
+    }
+    po_config *config = NULL;
+    po_err err = {0};
+    assert_false(po_config_load(many, &config, &err));
+    size_t whole = strlen(err.text) / (sizeof line - 1) * (sizeof line - 1);
+    assert_true(whole > 400 && err.text[whole - 1] == '\n');
+    assert_string_equal(err.text + whole, "more settings are at fault");
+    many[10] = (po_setting){0}; // these just fit
+    assert_false(po_config_load(many, &config, &err));
+    assert_null(strstr(err.text, "more settings"));
+    assert_non_null(strstr(err.text, "SETTING_09 is required"));
+}
+
 static void every_fault_is_named_at_once(void **state) {
     (void)state;
     unsetenv("PAYONCE_DSN");
@@ -237,6 +259,7 @@ int main(void) {
         cmocka_unit_test_setup(defaults_come_from_the_table, clear),
         cmocka_unit_test_setup(values_are_read_strictly, clear),
         cmocka_unit_test_setup(every_fault_is_named_at_once, clear),
+        cmocka_unit_test_setup(faults_are_cut_between_lines, clear),
         cmocka_unit_test_setup(secrets_come_from_files, clear),
         cmocka_unit_test_setup(a_secret_in_the_environment_is_refused, clear),
         cmocka_unit_test_setup(printing_never_shows_a_secret, clear),
