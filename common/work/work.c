@@ -150,6 +150,13 @@ static bool do_rows(po_workers *w, po_beat *beat, po_pg **pg, po_arena *arena, i
     *ret_rows = po_res_rows(res);
     if (*ret_rows == w->work.batch)
         po_work_wake(w); // there may be more: another worker may look at once
+    if (*ret_rows > 1 && w->work.run_all) {
+        bool all = w->work.run_all(w->work.arg, *pg, res, token, arena);
+        if (all)
+            po_count(metrics.done, w->work.name, *ret_rows);
+        if (!ensure(w, pg, err) || all)
+            return all;
+    }
     for (int i = 0; i < *ret_rows && po_mono_ms() - claimed_ms < w->work.lease_ms; i++) {
         po_work_item item = {.id = po_res_text(res, i, 0),
                              .attempts = (int32_t)po_res_i64(res, i, 1),

@@ -38,6 +38,9 @@ typedef struct po_work {
     // afterwards.
     po_work_outcome (*run)(void *arg, po_pg *pg, const po_work_item *item, po_arena *arena,
                            po_err *err);
+    // Optional: does all rows of a claim at once, and records their outcomes (guarded by token). False: perhaps
+    // nothing was done, and `run` does them one after the other.
+    bool (*run_all)(void *arg, po_pg *pg, const po_res *rows, po_uuid token, po_arena *arena);
     void *arg;
 } po_work;
 
