@@ -7,25 +7,33 @@
 #include "log/log.h"
 #include <stdlib.h>
 
-enum { SET_LOCK_TIMEOUT, DROP_UNDECIDED, POSTPONE_UNDECIDED };
+enum { SET_LOCK_TIMEOUT, HOLD_UNDECIDED, DROP_UNDECIDED, POSTPONE_UNDECIDED };
 static const po_stmt SQL[] = {
     [SET_LOCK_TIMEOUT] = {"set_lock_timeout", "SELECT set_config('lock_timeout', $1::text, true)"},
+    // Those in hand and those to be woken, in one order: two workers may wake each other's.
+    [HOLD_UNDECIDED] = {"hold_undecided",
+                        "SELECT event = ANY($1::int8[]) AND lease_token = $2 FROM ingest.undecided"
+                        " WHERE event = ANY (ARRAY(SELECT unnest($1::int8[]) UNION SELECT event"
+                        " FROM ingest.undecided WHERE awaits && $3::text[]))"
+                        " ORDER BY event + 0 FOR UPDATE"},
     [DROP_UNDECIDED] = {"drop_undecided",
-                        "DELETE FROM ingest.undecided WHERE event = $1 AND lease_token = $2"},
+                        "DELETE FROM ingest.undecided WHERE event = ANY($1::int8[])"},
     // ≤ 30 s apart for the first hour, then thinning out; after 72 h unmatched: kept, woken by its
     // references only.
-    [POSTPONE_UNDECIDED] = {"postpone_undecided",
-                            "UPDATE ingest.undecided SET reason = $3, awaits = string_to_array($4, "
-                            "E'\\n'), attempts = attempts + 1,"
-                            " lease_token = NULL, lease_until = NULL, last_error = '',"
-                            " unmatched = created_at < now() - interval '72 hours',"
-                            " due_at = now() + CASE WHEN $4 = '' THEN interval '50 milliseconds'"
-                            " WHEN created_at > now() - interval '10 minutes' THEN least(interval "
-                            "'1 second' * 2 ^ least(attempts, 5),"
-                            " interval '30 seconds') ELSE least(greatest(interval '30 seconds', "
-                            "(now() - created_at) / 120),"
-                            " interval '1 hour') END"
-                            " WHERE event = $1 AND lease_token = $2"},
+    [POSTPONE_UNDECIDED] =
+        {"postpone_undecided",
+         "UPDATE ingest.undecided u SET reason = w.reason,"
+         " awaits = string_to_array(w.awaits, E'\\n'), attempts = attempts + 1,"
+         " lease_token = NULL, lease_until = NULL, last_error = '',"
+         " unmatched = created_at < now() - interval '72 hours',"
+         " due_at = now() + CASE WHEN w.awaits = '' THEN interval '50 milliseconds'"
+         " WHEN created_at > now() - interval '10 minutes' THEN least(interval "
+         "'1 second' * 2 ^ least(attempts, 5),"
+         " interval '30 seconds') ELSE least(greatest(interval '30 seconds', "
+         "(now() - created_at) / 120),"
+         " interval '1 hour') END"
+         " FROM unnest($1::int8[], $2::text[], $3::text[]) AS w(event, reason, awaits)"
+         " WHERE u.event = ANY (ARRAY[w.event])"},
 };
 
 typedef struct batch {
@@ -680,29 +688,62 @@ static bool send_conflicts(batch *b, size_t *sends, po_err *err) {
     return store_send_conflicts(b->pg, b->arena, conflicts, n, err);
 }
 
-// The undecided row in hand: gone, or put off, under our token only.
-static bool send_row(batch *b, po_err *err) {
-    const waiting *w = b->writes.n_waitings ? &b->writes.waitings[0] : NULL;
-    po_args *args = po_args_new(b->arena);
-    po_arg_i64(args, b->events[0]->id);
-    po_arg_uuid(args, *b->options->token);
-    if (w) {
-        po_arg_text(args, po_s(w->reason));
-        po_arg_text(args, store_join(b->arena, w->awaits, w->n_awaits));
+// Locks the undecided rows of all events, behind `sends` statements that wait for their sync. Ours:
+// all are there still, under our token.
+static bool hold_rows(batch *b, size_t sends, bool *ret_ours, po_err *err) {
+    int64_t *ids = po_alloc_array(b->arena, b->n, sizeof *ids);
+    for (size_t i = 0; i < b->n; i++) {
+        ids[i] = b->events[i]->id;
     }
-    b->writes.n_waitings = 0;
-    return po_pipe_send(b->pg, &SQL[w ? POSTPONE_UNDECIDED : DROP_UNDECIDED], args, err);
-}
-
-// Brings the row's fate home before COMMIT: not ours any more = nothing is written.
-static bool row_is_ours(batch *b, size_t sends, bool *ret_ours, po_err *err) {
-    po_res **results = po_alloc_array(b->arena, sends, sizeof *results);
-    bool ok = po_pipe_sync(b->pg, results, sends, err);
-    *ret_ours = ok && po_res_affected(results[sends - 1]) == 1;
-    for (size_t i = 0; i < sends; i++) {
+    po_args *args = po_args_new(b->arena);
+    po_arg_i64s(args, ids, b->n);
+    po_arg_uuid(args, *b->options->token);
+    po_arg_texts(args, b->writes.woken, b->writes.n_woken);
+    po_res **results = po_alloc_array(b->arena, sends + 1, sizeof *results);
+    bool ok = po_pipe_send(b->pg, &SQL[HOLD_UNDECIDED], args, err) &&
+              po_pipe_sync(b->pg, results, sends + 1, err);
+    size_t ours = 0;
+    for (int row = 0; ok && row < po_res_rows(results[sends]); row++) {
+        ours += po_res_bool(results[sends], row, 0);
+    }
+    *ret_ours = ours == b->n;
+    for (size_t i = 0; ok && i <= sends; i++) {
         po_res_done(&results[i]);
     }
     return ok;
+}
+
+static bool send_postponed(batch *b, const waiting *rows, size_t n, po_err *err) {
+    int64_t *ids = po_alloc_array(b->arena, n, sizeof *ids);
+    po_str *reasons = po_alloc_array(b->arena, n, sizeof *reasons);
+    po_str *awaits = po_alloc_array(b->arena, n, sizeof *awaits);
+    for (size_t i = 0; i < n; i++) {
+        ids[i] = rows[i].event;
+        reasons[i] = po_s(rows[i].reason);
+        awaits[i] = store_join(b->arena, rows[i].awaits, rows[i].n_awaits);
+    }
+    po_args *args = po_args_new(b->arena);
+    po_arg_i64s(args, ids, n);
+    po_arg_texts(args, reasons, n);
+    po_arg_texts(args, awaits, n);
+    return po_pipe_send(b->pg, &SQL[POSTPONE_UNDECIDED], args, err);
+}
+
+// What becomes of the undecided rows in hand: put off, or gone. `waitings` are in the events' order.
+static bool send_rows(batch *b, const waiting *waitings, size_t n_waitings, po_err *err) {
+    int64_t *decided = po_alloc_array(b->arena, b->n, sizeof *decided);
+    size_t n = 0, waits = 0;
+    for (size_t i = 0; i < b->n; i++) {
+        if (waits < n_waitings && waitings[waits].event == b->events[i]->id) {
+            waits++;
+        } else {
+            decided[n++] = b->events[i]->id;
+        }
+    }
+    po_args *args = po_args_new(b->arena);
+    po_arg_i64s(args, decided, n);
+    return (n == 0 || po_pipe_send(b->pg, &SQL[DROP_UNDECIDED], args, err)) &&
+           (waits == 0 || send_postponed(b, waitings, waits, err));
 }
 
 static bool third_flight(batch *b, po_tx *tx, po_err *err) {
@@ -712,7 +753,7 @@ static bool third_flight(batch *b, po_tx *tx, po_err *err) {
     }
     size_t waits = b->writes.n_waitings;
     if (b->options->token) {
-        b->writes.n_waitings = 0; // the row is there already
+        b->writes.n_waitings = 0; // the rows are there already
     }
     if (!send_conflicts(b, &sends, err) ||
         !store_send_writes(b->pg, b->arena, &b->writes, &sends, err)) {
@@ -720,14 +761,16 @@ static bool third_flight(batch *b, po_tx *tx, po_err *err) {
     }
     if (b->options->token) {
         bool ours = false;
-        b->writes.n_waitings = waits;
-        if (!send_row(b, err) || !row_is_ours(b, sends + 1, &ours, err)) {
+        if (!hold_rows(b, sends, &ours, err)) {
             return false;
         }
         b->report->lost_lease = !ours;
         if (!ours) {
             po_tx_rollback(tx);
             return true;
+        }
+        if (!send_rows(b, b->writes.waitings, waits, err)) {
+            return false;
         }
     }
     return store_send_wake(b->pg, b->arena, &b->writes, &sends, err) && po_tx_commit(tx, err);

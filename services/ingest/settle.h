@@ -1,4 +1,4 @@
-// One transaction that records events and decides them (P3), or decides one that had to wait. Three
+// One transaction that records events and decides them (P3), or decides some that had to wait. Three
 // flights: {begin, insert events, look up routes} → {compare repeats, lock orders, then read them
 // and their facts} → {write all, COMMIT}. Events are decided one by one, in batch order, each
 // against the result of the one before. Running the same events again records and emits nothing
@@ -13,14 +13,14 @@ typedef struct settle_options {
     int lock_timeout_ms; // of this transaction; 0 = the session's
     const char
         *record_only;     // not NULL: record, and leave undecided with this error; decide nothing
-    const po_uuid *token; // not NULL: the one event is an undecided row, leased under this token
+    const po_uuid *token; // not NULL: the events are undecided rows, all leased under this token
 } settle_options;
 
 typedef struct settle_report {
     settle_phase phase; // reached when it failed
     size_t emitted;     // outbox rows
     size_t undecided;   // rows left waiting
-    bool lost_lease;    // token: another worker, or a wake, took the row over; nothing was written
+    bool lost_lease;    // token: another worker, or a wake, took a row over; nothing was written
 } settle_report;
 
 // Sets events[i]->same and ->id. The arena is dropped by the caller. On failure nothing was

@@ -1,6 +1,7 @@
-// A worker leases a row, reads its event again from the raw bytes, and settles it: gone, or put
-// off, under its token only. A wake in between clears the token, so the worker's transaction rolls
-// back and another look follows.
+// A worker leases some rows, reads their events again from the raw bytes, and settles them: gone, or
+// put off, under its token only. A wake in between clears the token, so the worker's transaction
+// rolls back and another look follows. All rows of a claim go in one transaction, as a batch of
+// intake does; when that fails, for one row's fault or loss, each goes alone.
 #include "undecided.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
@@ -65,10 +66,8 @@ static size_t split_lines(po_arena *arena, po_str text, header_value **ret_value
 // The event as it was recorded; false when it cannot be had now: its account is no longer
 // configured, or reads it as somebody else's; its bytes were erased. The row stays, for what was
 // money once does not vanish with a setting.
-static bool read_again(const drain *d, const po_work_item *item, po_arena *arena, event *ret_event,
+static bool read_again(const drain *d, const po_res *row, int r, po_arena *arena, event *ret_event,
                        po_err *err) {
-    const po_res *row = item->row;
-    int r = item->row_index;
     event e = {.provider = po_res_text(row, r, CLAIM_PROVIDER),
                .alias = po_res_text(row, r, CLAIM_ACCOUNT),
                .raw = po_res_bytea(row, r, CLAIM_RAW),
@@ -105,7 +104,7 @@ static po_work_outcome drain_row(void *arg, po_pg *pg, const po_work_item *item,
                                  po_err *err) {
     const drain *d = arg;
     event e;
-    if (!read_again(d, item, arena, &e, err)) {
+    if (!read_again(d, item->row, item->row_index, arena, &e, err)) {
         return PO_WORK_LATER;
     }
     event *events[] = {&e};
@@ -123,6 +122,30 @@ static po_work_outcome drain_row(void *arg, po_pg *pg, const po_work_item *item,
     return PO_WORK_DONE;
 }
 
+// What goes wrong here is told, and recorded, by the rows one by one.
+static bool drain_claim(void *arg, po_pg *pg, const po_res *rows, po_uuid token, po_arena *arena) {
+    const drain *d = arg;
+    size_t n = (size_t)po_res_rows(rows);
+    event *all = po_alloc_array(arena, n, sizeof *all);
+    event **events = po_alloc_array(arena, n, sizeof *events);
+    po_err ignored = {0};
+    for (size_t i = 0; i < n; i++) {
+        events[i] = &all[i];
+        if (!read_again(d, rows, (int)i, arena, events[i], &ignored)) {
+            return false;
+        }
+    }
+    settle_options options = {.token = &token};
+    settle_report report;
+    if (!settle(pg, arena, events, n, &options, &report, &ignored) || report.lost_lease) {
+        return false;
+    }
+    if (report.emitted) {
+        po_ring_ring(d->ring);
+    }
+    return true;
+}
+
 bool undecided_start(const accounts *accounts, const po_pg_options *pg, po_ring *ring,
                      unsigned workers, po_workers **ret_workers, po_err *err) {
     static drain d; // one per process, as long as its workers
@@ -132,12 +155,13 @@ bool undecided_start(const accounts *accounts, const po_pg_options *pg, po_ring 
                     .later = LATER,
                     .depth = DEPTH,
                     .workers = workers,
-                    .batch = 16,
+                    .batch = 32,
                     .lease_ms = 10000, // how long the rows of a killed worker rest
                     .idle_ms = 100,
                     .backoff_ms = 200,
                     .backoff_cap_ms = 30000,
                     .run = drain_row,
+                    .run_all = drain_claim,
                     .arg = &d};
     return po_work_start(&work, pg, ret_workers, err);
 }

@@ -81,6 +81,85 @@ def test_p4_a_claim_in_progress_loses_its_row_to_the_wake(shop, stack, events) -
     assert waiting(stack, event["id"]) == [] and events(shop.id("a")) == [("qualified", 1)]
 
 
+def wait_together(shop: Shop, stack, names: str) -> dict[str, int]:
+    """A paid session of each order waits; the orders then come without a wake, as if it had been missed. The rows."""
+    shop.register("made")
+    rows = {}
+    for name in names:
+        event = shop.stripe_event("checkout.session.completed", shop.session(name))
+        shop.send(event)
+        [(rows[name],)] = stack.postgres.query(
+            "UPDATE ingest.undecided SET unmatched = true, lease_token = NULL, lease_until = NULL WHERE event ="
+            " (SELECT id FROM ingest.provider_event WHERE event_id = %s) RETURNING event", event["id"])
+        stack.postgres.query(
+            "INSERT INTO ingest.shop_order SELECT (jsonb_populate_record(o, jsonb_build_object('order_id', %s::text))).*"
+            " FROM ingest.shop_order o WHERE order_id = %s", shop.id(name), shop.id("made"))
+    return rows
+
+
+def make_due(stack, rows: dict[str, int]) -> None:
+    stack.postgres.query("UPDATE ingest.undecided SET unmatched = false, due_at = 'epoch' WHERE event = ANY(%s)",
+                         list(rows.values()))
+
+
+def transactions(shop: Shop, stack, names: str) -> list[int]:
+    """How many decisions, and in how many transactions."""
+    [(n, of)] = stack.postgres.query("SELECT count(*), count(DISTINCT xmin::text) FROM ingest.decision WHERE order_id"
+                                     " = ANY(%s)", [shop.id(name) for name in names])
+    return [n, of]
+
+
+def test_p4_what_one_claim_takes_is_decided_in_one_transaction(services, stack, tag, events) -> None:
+    services.start("ingest", env={"PAYONCE_UNDECIDED_WORKERS": "1"})
+    shop = Shop(services["ingest"], stack.api_token, tag)
+    names = "abcdefgh"
+    make_due(stack, wait_together(shop, stack, names))
+    for name in names:
+        shop.wait_state(name, "paid")
+        assert events(shop.id(name)) == [("qualified", 1)]
+    assert transactions(shop, stack, names) == [8, 1]
+
+
+def test_p4_a_claim_that_loses_one_row_decides_nothing_and_goes_on_row_by_row(
+        services, stack, tag, gate, events) -> None:  # noqa: F811
+    services.start("ingest", env={"PAYONCE_UNDECIDED_WORKERS": "1"})
+    shop = Shop(services["ingest"], stack.api_token, tag)
+    rows = wait_together(shop, stack, "abc")
+    shut = gate("fact", f"NEW.order_id = '{shop.id('a')}'")
+    make_due(stack, rows)
+    until(lambda: shut.held() == 1, what="the worker is inside the transaction of all three")
+    stack.postgres.query("UPDATE ingest.undecided SET lease_token = NULL, lease_until = NULL WHERE event = %s", rows["b"])
+    shut.open()
+    for name in "abc":
+        shop.wait_state(name, "paid")
+        assert events(shop.id(name)) == [("qualified", 1)]
+    assert transactions(shop, stack, "abc") == [3, 3]
+
+
+def test_p4_one_row_of_a_claim_that_fails_fails_alone(services, stack, tag, events) -> None:
+    services.start("ingest", env={"PAYONCE_UNDECIDED_WORKERS": "1"})
+    shop = Shop(services["ingest"], stack.api_token, tag)
+    rows = wait_together(shop, stack, "abc")
+    with stack.postgres.connect() as conn:
+        conn.execute("CREATE FUNCTION bad() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'bad' USING ERRCODE ="
+                     " '54000'; END $$")
+        conn.execute("CREATE TRIGGER bad BEFORE INSERT ON ingest.fact FOR EACH ROW"
+                     f" WHEN (NEW.order_id = '{shop.id('b')}') EXECUTE FUNCTION bad()")
+    try:
+        make_due(stack, rows)
+        for name in "ac":
+            shop.wait_state(name, "paid")
+        [(error,)] = until(lambda: stack.postgres.query(
+            "SELECT last_error FROM ingest.undecided WHERE event = %s AND attempts > 0", rows["b"]), what="put off")
+        assert error.startswith("54000")
+    finally:
+        with stack.postgres.connect() as conn:
+            conn.execute("DROP TRIGGER bad ON ingest.fact; DROP FUNCTION bad()")
+    for name in "abc":
+        shop.wait_state(name, "paid")
+        assert events(shop.id(name)) == [("qualified", 1)]
+
+
 def test_p4_a_registration_that_meets_a_worker_at_its_row_is_repeated_and_wakes_it(
         replicas, gate, stack, events) -> None:  # noqa: F811
     """The row's lock is held by the worker that puts it off: 503, nothing registered; then the repeat finds it."""
