@@ -128,5 +128,5 @@ extern const provider *const providers[];   // NULL ended
 const provider *provider_find(po_str name); // NULL when unknown
 
 // Exponent of a currency at a provider ("stripe", "usd" or "USD"): per-provider table (PROVIDERS
-// a6.6). False for what is not three letters.
+// a6). False for what is not three letters.
 PO_MUST_CHECK bool stripe_unit(po_str currency, po_unit *ret_unit);
