@@ -185,6 +185,7 @@ bool cursor_begin(cursor *c, po_pg *pg, const server *now, gaps **ret_gaps, po_e
                PO_TEXT("outbox", c->outbox), PO_TEXT("why", moved), PO_INT("floor", c->floor),
                PO_INT("again_above", floor));
         c->floor = floor;
+        c->written_ms = 0; // due before all else: retention goes by the floor that is written
     }
     gaps *g = gaps_new(floor);
     for (size_t i = 0; i < c->n && c->lo[i] <= floor; i++)

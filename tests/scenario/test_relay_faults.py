@@ -186,6 +186,8 @@ def test_p28_retention_begins_anew_where_ids_have_run_backwards(stack: Stack, se
     postgres.query(f"SELECT setval('{schema}.outbox_id_seq', 1, false)")
     postgres.query("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'payonce_relay'")
     until(lambda: relay.metric("payonce_relay_moved_total") == 1)
+    until(lambda: status(relay)["active"])
+    assert outbox.cursor()["floor"] == 0, "else retention, which begins now, goes by a floor of other rows"
     write_and_wait_until_gone(10)
 
 
