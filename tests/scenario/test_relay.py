@@ -202,6 +202,7 @@ def test_p18_a_batch_over_a_lowered_limit_is_not_the_rows_fault(stack: Stack, se
                 outbox.put(conn, f"k{i}", pad=1000)
     until(is_settled(relay, 201, outbox))
     assert relay.metric("payonce_relay_refused_rows") == 0
+    assert relay.log_lines("a row is refused: its key is blocked") == []
     assert all(n == [1] for n in outbox.seen().values())
 
 
