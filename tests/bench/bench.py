@@ -267,7 +267,7 @@ class Bench:
             def done() -> bool:
                 samples.append((time.monotonic(), relay.metric("payonce_relay_published_total")))
                 return samples[-1][1] >= self.size.rows
-            until(done, 120, "the outbox is drained", every=0.01)
+            until(done, 120, "the outbox is drained")
             rss = resident_mib(relay.pid)
         first = next(s for s in samples if s[1] > 0)
         self.check_topic(begins)
