@@ -232,7 +232,7 @@ static size_t take_batch(intake *in, item **items) {
 // Waits up to a second, so that the writer beats; 0 when nothing has come.
 static size_t wait_batch(intake *in, item **items, bool *ret_closing) {
     struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
+    clock_gettime(CLOCK_MONOTONIC, &until);
     until.tv_sec++;
     pthread_mutex_lock(&in->lock);
     while (!in->first && !in->closing &&
@@ -298,7 +298,11 @@ bool intake_open(const intake_options *options, intake **ret_intake, po_err *err
     in->options = *options;
     in->writers = writers;
     pthread_mutex_init(&in->lock, NULL);
-    pthread_cond_init(&in->filled, NULL);
+    pthread_condattr_t attributes; // a clock set back must not keep a writer from beating
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(&in->filled, &attributes);
+    pthread_condattr_destroy(&attributes);
     in->options.writers = 0; // running
     if (!waiters_open(answer_late, &in->waiters, err)) {
         intake_close(&in);
