@@ -18,6 +18,7 @@ static void a_body_is_collected_up_to_its_limit(void **state) {
     assert_int_equal(b.n, 18000);
     assert_int_equal(body_put(&b, (po_str){piece, 2000}, LIMIT, MEMORY), BODY_TAKEN);
     assert_int_equal(b.n, LIMIT);
+    assert_int_equal(body_put(&b, (po_str){piece, 1}, LIMIT, MEMORY), BODY_TOO_LARGE);
     for (size_t i = 0; i < b.n; i++)
         assert_int_equal(b.p[i], 'x');
     body_done(&b);
