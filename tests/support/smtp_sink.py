@@ -33,6 +33,7 @@ class SmtpSink:
         self._mails: list[Mail] = []
         self._how, self._reply = "accept", ""
         self._left: int | None = None
+        self._held: list[str] = []
         self._changed = asyncio.Event()
         self.port = free_port()
         self._controller = Controller(self, hostname="127.0.0.1", port=self.port, ready_timeout=90)
@@ -78,6 +79,12 @@ class SmtpSink:
         self._behave("hang", "", times)
 
     # What arrived.
+
+    @property
+    def held(self) -> list[str]:
+        """The recipients of mails that hang at this moment."""
+        with self._lock:
+            return list(self._held)
 
     @property
     def mails(self) -> list[Mail]:
@@ -128,7 +135,15 @@ class SmtpSink:
         if how == "refuse":
             return reply
         if how == "hang":
-            await self._changed.wait()
+            changed = self._changed
+            with self._lock:
+                self._held += envelope.rcpt_tos
+            try:
+                await changed.wait()
+            finally:
+                with self._lock:
+                    for address in envelope.rcpt_tos:
+                        self._held.remove(address)
             return "451 4.3.0 try again later"
         content = envelope.original_content or b""
         head = email.message_from_bytes(content)
