@@ -22,6 +22,7 @@ enum {
     LINGER_MS = 5, // for a batch to fill after its first message
     COMMIT_MS = 5000,
     CLOSE_MS = 9000,
+    ASK_MS = 1000, // for an answer that only a log line needs
     BACKOFF_MS = 100,
     BACKOFF_CAP_MS = 5000,
     SAME_ERROR_MS = 60000, // a client error is not logged again before
@@ -246,6 +247,32 @@ static void on_rebalance(rd_kafka_t *kafka, rd_kafka_resp_err_t code,
 
 // --- Taking messages
 
+// A partition's first message lies behind the offset that the group has committed when what lay
+// between was deleted. Compaction may do that; where the partition itself begins later, by
+// retention, nobody has read it and nobody will.
+static void tell_missed(po_loop *loop, const lane *one, int64_t first) {
+    rd_kafka_topic_partition_list_t *list = rd_kafka_topic_partition_list_new(1);
+    rd_kafka_topic_partition_t *row =
+        rd_kafka_topic_partition_list_add(list, one->topic, one->partition);
+    int64_t low = 0, high = 0;
+    rd_kafka_resp_err_t code = rd_kafka_committed(loop->kafka, list, ASK_MS);
+    if (!code)
+        code = row->err;
+    if (!code && row->offset >= 0 && row->offset < first)
+        code = rd_kafka_query_watermark_offsets(loop->kafka, one->topic, one->partition, &low,
+                                                &high, ASK_MS);
+    if (code) {
+        po_log(PO_WARN, "cannot tell whether events were missed", PO_TEXT("topic", one->topic),
+               PO_INT("partition", one->partition), PO_TEXT("code", rd_kafka_err2name(code)));
+    } else if (row->offset >= 0 && row->offset < low) {
+        po_log(PO_ERROR, "events were deleted from the topic before this group had read them",
+               PO_TEXT("topic", one->topic), PO_INT("partition", one->partition),
+               PO_INT("committed", row->offset), PO_INT("begins", low));
+        po_count(po_meter.missed, NULL, low - row->offset);
+    }
+    rd_kafka_topic_partition_list_destroy(list);
+}
+
 static void on_client_error(po_loop *loop, const rd_kafka_message_t *message) {
     if (message->err == RD_KAFKA_RESP_ERR__FATAL)
         loop->fatal = true;
@@ -275,6 +302,8 @@ static bool take_one(po_loop *loop, int timeout_ms) {
     }
     bool first = !one->seen;
     one->seen = true;
+    if (first && message->offset > 0)
+        tell_missed(loop, one, message->offset);
     queue_push(one->blocked ? &one->held : &loop->pending, message);
     if (first && loop->paused)
         pause_set(loop, true, is_same, one);

@@ -5,7 +5,7 @@
 // run's answers: true: applied. RETRY, UNCERTAIN: the same messages again after a backoff, without
 // limit, all partitions paused, polling meanwhile. REFUSED, BUG: the batch is halved down to one
 // message; that one blocks its partition (retried alone every blocked_retry_ms), the other
-// partitions go on.
+// partitions go on. What the topic's retention deleted unread is logged and counted.
 #pragma once
 #include "kafka/kafka.h"
 #include "life/life.h"

@@ -24,6 +24,10 @@ void po_meter_declare(void) {
                           "Time from the first statement of a batch to its COMMIT.", NULL),
         .failures = po_metric_new(PO_COUNTER, "payonce_consumer_batch_failures_total",
                                   "Batches that failed and were rolled back, by kind.", "kind"),
+        .missed = po_metric_new(PO_COUNTER, "payonce_consumer_missed_total",
+                                "Offsets that the topic's retention had passed before this group "
+                                "read them: their events are lost to it.",
+                                NULL),
         .lag = po_metric_new(PO_GAUGE, "payonce_consumer_lag_seconds",
                              "Age of the oldest message in hand; 0 when there is none.", NULL),
         .blocked = po_metric_new(PO_GAUGE, "payonce_consumer_blocked_partitions",

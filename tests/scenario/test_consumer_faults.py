@@ -269,3 +269,8 @@ def test_p20_a_refused_event_holds_up_its_own_partition_alone(services, stack, t
         service.start()
     effects.wait_taken(behind, *CONSUMERS)
     once(effects, [*behind, events[4]])
+    for service in services:
+        lines = service.log_lines("events were deleted from the topic before this group had read them")
+        assert sorted((x["partition"], x["committed"], x["begins"], x["level"]) for x in lines) == [
+            (p, bad[p], bad[p] + 1, "error") for p in range(4)]
+        assert service.metric("payonce_consumer_missed_total") == 4
