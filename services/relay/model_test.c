@@ -23,6 +23,7 @@ typedef struct table_row {
     fate fate;
     int key;
     bool acked, deleted;
+    int read_by; // epoch
 } table_row;
 
 typedef struct writer {
@@ -146,6 +147,10 @@ static void look(model *m, life *l) {
     }
     (void)gaps_look(l->gaps, ids, n, n < limit, m->now_ms);
     for (size_t i = 0; i < n; i++) {
+        if (l->epoch == m->cursor.epoch) { // reads nothing twice
+            assert_true(m->rows[ids[i]].read_by < l->epoch);
+            m->rows[ids[i]].read_by = l->epoch;
+        }
         char name[16];
         snprintf(name, sizeof name, "k%d", m->rows[ids[i]].key);
         key *head = keys_add(l->keys, T, po_s(name), ids[i], m->now_ms);
