@@ -10,7 +10,7 @@ import pytest
 
 from conftest import Services
 from effects import CONSUMERS, Effects
-from link import Link
+from link import PostgresLink
 from service import Service
 from smtp_sink import SmtpSink
 from stack import Stack
@@ -151,7 +151,7 @@ def test_p28_an_erasure_erases_whatever_it_carries(services, stack, topic, effec
 
 def test_p19_a_lost_reply_to_commit_is_asked_of_the_inbox(services, stack, topic, effects, tag) -> None:
     """The server has committed, the consumer cannot know: the batch again, and each effect once."""
-    with Link(stack.postgres.port) as link:
+    with PostgresLink(stack.postgres.port) as link:
         for name in CONSUMERS:
             assert services[name].term() == 0
             services.start(name, env=QUICK | {"PAYONCE_DSN": link.dsn(f"payonce_{name}"), "PAYONCE_BATCH": "7"},
@@ -176,7 +176,7 @@ def test_p19_a_lost_reply_to_commit_is_asked_of_the_inbox(services, stack, topic
 
 def test_p27_a_conflict_is_told_although_the_reply_to_commit_is_lost(services, stack, topic, effects, tag) -> None:
     """The inbox knows the event from then on: nobody would look at it again."""
-    with Link(stack.postgres.port) as link:
+    with PostgresLink(stack.postgres.port) as link:
         for name in ("ledger", "loyalty", "receipts"):
             assert services[name].term() == 0
             told = services.start(name, env=QUICK | {"PAYONCE_DSN": link.dsn(f"payonce_{name}")}, label=f"{name} told")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import accounts
-from link import Link
+from link import PostgresLink
 from service import Answer, Service, call
 from shop import Shop, encode, now
 from sign import stripe_header
@@ -73,7 +73,7 @@ def test_p1_p3_killed_again_and_again_every_event_is_recorded_and_counted_once(s
 
 
 def test_p2_a_lost_reply_to_commit_is_503_and_the_repeat_a_duplicate(services, stack, tag, events) -> None:
-    with Link(stack.postgres.port) as link:
+    with PostgresLink(stack.postgres.port) as link:
         services.start("ingest", env={"PAYONCE_DSN": link.dsn("payonce_ingest"), "PAYONCE_WRITERS": "1"})
         shop = Shop(services["ingest"], stack.api_token, tag)
         shop.register("a")
@@ -87,7 +87,7 @@ def test_p2_a_lost_reply_to_commit_is_503_and_the_repeat_a_duplicate(services, s
 
 
 def test_p4_a_worker_that_loses_the_reply_to_commit_decides_once(services, stack, tag, events) -> None:
-    with Link(stack.postgres.port) as link:
+    with PostgresLink(stack.postgres.port) as link:
         services.start("ingest", env={"PAYONCE_DSN": link.dsn("payonce_ingest"), "PAYONCE_UNDECIDED_WORKERS": "1"})
         shop = Shop(services["ingest"], stack.api_token, tag)
         direct = services.start("ingest", label="direct")
@@ -99,7 +99,7 @@ def test_p4_a_worker_that_loses_the_reply_to_commit_decides_once(services, stack
 
 
 def test_orders_commands_whose_reply_to_commit_was_lost_are_repeated_without_effect(services, stack, tag, events) -> None:
-    with Link(stack.postgres.port) as link:
+    with PostgresLink(stack.postgres.port) as link:
         services.start("ingest", env={"PAYONCE_DSN": link.dsn("payonce_ingest")})
         shop = Shop(services["ingest"], stack.api_token, tag)
         order = shop.order("a", contact="ann@example.org", refs={"session": f"cs_{tag}_a"})

@@ -3,41 +3,31 @@ address in its answers replaced by ours; the broker has stored the records when 
 
 import socket
 import struct
-import threading
-from contextlib import suppress
-from types import TracebackType
+
+from link import Link, Pair
 
 PRODUCE = 0
 
 
-class BrokerLink:
+class BrokerLink(Link):
     """`with BrokerLink(kafka.port) as link:` serves at link.brokers."""
 
     def __init__(self, port: int) -> None:
-        self._to = port
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listener.getsockname()[1]
-        self.brokers = f"127.0.0.1:{self.port}"
-        self._lock = threading.Lock()
         self._spoil: list[int] = []
         self.spoiled = 0
-        threading.Thread(target=self._accept, daemon=True).start()
+        super().__init__(port)
 
-    def __enter__(self) -> "BrokerLink":
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, err: BaseException | None, trace: TracebackType | None) -> None:
-        with suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # closing alone does not end an accept() in progress
-        self._listener.close()
+    @property
+    def brokers(self) -> str:
+        return f"127.0.0.1:{self.port}"
 
     def spoil(self, *codes: int) -> None:
         """The next produce answers carry these error codes instead of success; 0: the connection ends instead."""
-        with self._lock:
+        with self.lock:
             self._spoil += codes
 
     def next_code(self) -> int | None:
-        with self._lock:
+        with self.lock:
             if not self._spoil:
                 return None
             self.spoiled += 1
@@ -46,54 +36,33 @@ class BrokerLink:
     def address(self, answer: bytes) -> bytes:
         """The answer with our port where it names the broker's."""
         host = b"127.0.0.1"
-        return answer.replace(host + struct.pack(">i", self._to), host + struct.pack(">i", self.port))
+        return answer.replace(host + struct.pack(">i", self.to), host + struct.pack(">i", self.port))
 
-    def _accept(self) -> None:
-        with suppress(OSError):
-            while True:
-                client, _ = self._listener.accept()
-                try:
-                    server = socket.create_connection(("127.0.0.1", self._to))
-                except OSError:  # nobody listens just now
-                    client.close()
-                    continue
-                client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                pair = _Pair(self, client, server)
-                threading.Thread(target=pair.up, daemon=True).start()
-                threading.Thread(target=pair.down, daemon=True).start()
+    def pair(self, client: socket.socket, server: socket.socket) -> Pair:
+        return _Connection(self, client, server)
 
 
-class _Pair:
+class _Connection(Pair):
     def __init__(self, link: BrokerLink, client: socket.socket, server: socket.socket) -> None:
-        self._link, self._client, self._server = link, client, server
+        super().__init__(client, server)
+        self._link = link
         self._asked: dict[int, tuple[int, int]] = {}  # by correlation id: what, in which version
 
     def up(self) -> None:
-        with suppress(OSError):
-            while frame := _frame(self._client):
-                key, version, id = struct.unpack_from(">hhi", frame, 4)
-                self._asked[id] = key, version
-                self._server.sendall(frame)
-        self._close()
+        while frame := _frame(self.client):
+            key, version, id = struct.unpack_from(">hhi", frame, 4)
+            self._asked[id] = key, version
+            self.server.sendall(frame)
 
     def down(self) -> None:
-        with suppress(OSError):
-            while frame := _frame(self._server):
-                [id] = struct.unpack_from(">i", frame, 4)
-                key, version = self._asked.pop(id)
-                if key == PRODUCE and (code := self._link.next_code()) is not None:
-                    if code == 0:
-                        break
-                    frame = _spoiled(frame, version, code)
-                self._client.sendall(self._link.address(frame))
-        self._close()
-
-    def _close(self) -> None:
-        for one in (self._client, self._server):
-            with suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-            one.close()
+        while frame := _frame(self.server):
+            [id] = struct.unpack_from(">i", frame, 4)
+            key, version = self._asked.pop(id)
+            if key == PRODUCE and (code := self._link.next_code()) is not None:
+                if code == 0:
+                    break
+                frame = _spoiled(frame, version, code)
+            self.client.sendall(self._link.address(frame))
 
 
 def _frame(from_: socket.socket) -> bytes:

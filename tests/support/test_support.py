@@ -16,7 +16,7 @@ import pytest
 
 import process
 import sign
-from link import Link
+from link import PostgresLink
 from process import free_port, release_port
 from service import Service, call
 from smtp_sink import SmtpSink
@@ -123,7 +123,7 @@ def test_an_answer_before_the_body_is_sent_is_an_answer() -> None:
 
 def test_a_link_goes_on_when_nobody_listened_for_a_while() -> None:
     port = free_port()
-    with Link(port) as link:
+    with PostgresLink(port) as link:
         with socket.create_connection(("127.0.0.1", link.port), timeout=60) as early:
             assert early.recv(1) == b""
         with socket.create_server(("127.0.0.1", port)) as server:
