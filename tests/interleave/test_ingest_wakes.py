@@ -37,8 +37,8 @@ def test_p4_a_worker_overtaken_by_the_wake_puts_nothing_off(services, stack, tag
     try:
         shop.send(event)
         [(row,)] = stack.postgres.query("SELECT id FROM ingest.provider_event WHERE event_id = %s", event["id"])
-        stack.postgres.query("UPDATE ingest.undecided SET created_at = now() - interval '73 hours', due_at = now()"
-                             " WHERE event = %s", row)
+        stack.postgres.query("UPDATE ingest.undecided SET created_at = now() - interval '73 hours', due_at = now(),"
+                             " lease_token = NULL, lease_until = NULL WHERE event = %s", row)
         until(lambda: shut.held() == 1, what="the worker claims the row")
         with aside() as run, stack.postgres.connect(autocommit=False) as conn:
             locked = run(conn.execute, "SELECT FROM ingest.undecided WHERE event = %s FOR UPDATE", [row])
