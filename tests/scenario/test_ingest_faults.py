@@ -3,7 +3,6 @@ callers are like providers: they repeat until a 2xx."""
 
 import http.client
 import random
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
