@@ -2,7 +2,6 @@
 // cluster.
 #include "../../tests/support/pgtest.h"
 #include "outbox/outbox.h"
-#include <libgen.h>
 #include <poll.h>
 #include <pthread.h>
 
@@ -20,12 +19,9 @@ static po_res *query(po_pg *pg, const char *sql) {
 
 // outbox.sql stands beside this file.
 static void create_tables(po_pg *pg) {
-    char path[512] = __FILE__;
     char sql[8192] = "CREATE SCHEMA owner;";
-    char file[600];
     po_err err = {0};
-    snprintf(file, sizeof file, "%s/outbox.sql", dirname(path));
-    FILE *in = fopen(file, "r");
+    FILE *in = fopen(PO_SOURCE_DIR "/common/outbox/outbox.sql", "r");
     assert_non_null(in);
     size_t n = strlen(sql);
     n += fread(sql + n, 1, sizeof sql - n - 1, in);

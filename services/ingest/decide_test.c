@@ -34,13 +34,8 @@ static void every_pair_of_states_has_its_row(void **state) {
 }
 
 static char *read_page(void) {
-    char path[4096];
-    const char *slash = strrchr(__FILE__, '/');
-    assert_non_null(slash);
-    snprintf(path, sizeof path, "%.*s/../../docs/states.md", (int)(slash - __FILE__), __FILE__);
-    FILE *file = fopen(path, "r");
-    if (!file)
-        fail_msg("%s cannot be opened", path);
+    FILE *file = fopen(PO_SOURCE_DIR "/docs/states.md", "r");
+    assert_non_null(file);
     char *text = NULL;
     size_t cap = 0;
     ssize_t n = getdelim(&text, &cap, '\0', file);
