@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import tree as repository
 from conftest import Services
 from smtp_sink import SmtpSink
 from stack import ROOT, Stack
@@ -27,11 +28,9 @@ def must(*argv: str | Path, cwd: Path | None = None) -> None:
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
     """The files of this repository, in a folder of their own."""
-    listed = run("git", "ls-files", "-co", "--exclude-standard", "-z", cwd=ROOT).stdout
-    for name in filter(None, listed.split("\0")):
-        if (ROOT / name).is_file():
-            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, tmp_path / name)
+    for name in repository.files():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / name, tmp_path / name)
     return tmp_path
 
 

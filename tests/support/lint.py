@@ -2,11 +2,11 @@
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+import tree
+from tree import ROOT
 
 # Inside common/ a folder may include itself, base/ and the folders named before it.
 LAYERS = ("base", "log", "config", "metrics", "life", "json", "pg", "kafka", "avro", "http", "event",
@@ -47,10 +47,8 @@ def faults() -> list[str]:
                 why = include_fault(file, target)
                 if why:
                     found.append(f'{name}: include "{target}": {why}')
-    listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard", "-z"], cwd=ROOT, check=True,
-                            capture_output=True, text=True).stdout
-    here = {f"{ROOT}/", f"{os.path.expanduser('~')}/"}
-    for entry in filter(None, listed.split("\0")):
+    here = [f"{place}/" for place in (ROOT, Path(os.path.expanduser("~"))) if len(place.parts) > 2]
+    for entry in tree.files():
         try:
             text = (ROOT / entry).read_text()
         except (UnicodeDecodeError, OSError):
