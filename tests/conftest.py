@@ -3,6 +3,7 @@ for one test and ended after it. Tests share the stack, so each makes its ids fr
 
 import os
 import signal
+import socket
 import uuid
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
@@ -68,6 +69,19 @@ class Services:
             elif one.exit_code not in (None, 0, -signal.SIGKILL):
                 faults.append(f"{one.label}: ended with {one.exit_code}\n{one.tail()}")
         return faults
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nameless() -> Iterator[None]:
+    """FAULTS 59: no test asks the resolver for a host, since a bare machine's may be silent for a long time."""
+
+    def refuse(*asked: object) -> None:
+        raise AssertionError(f"the resolver was asked for a name: {asked}")
+
+    with pytest.MonkeyPatch.context() as patch:
+        for question in ("getfqdn", "gethostbyaddr", "gethostbyname", "gethostbyname_ex"):
+            patch.setattr(socket, question, refuse)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socketserver import TCPServer
 from typing import Any
 
 import generate
@@ -50,12 +51,17 @@ class Ingest(BaseHTTPRequestHandler):
         pass
 
 
+class Server(ThreadingHTTPServer):
+    def server_bind(self) -> None:
+        TCPServer.server_bind(self)  # HTTPServer's own asks the resolver for the name of its address
+
+
 @contextmanager
 def ingest(**script: list[int]) -> Iterator[Any]:
     paths = {"shop": "/webhooks/stripe/shop", "orders": "/v1/orders", "cancel": "/v1/orders/o-1/cancel"}
     handler = type("Scripted", (Ingest,), {"script": {paths[k]: v for k, v in script.items()}, "seen": [],
                                            "lock": threading.Lock(), "view": {"received": 0}})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server = Server(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:
@@ -76,7 +82,7 @@ def event(id: str = "evt_1", **more: Any) -> dict[str, Any]:
 
 
 def play(server: Any, of: Stream, timeout: float = 60, seed: int = 1) -> tuple[Any, list[tuple[str, bytes, str]]]:
-    outcome = Player(of, server.server_port, "t", seed, timeout=timeout).start().wait()
+    outcome = Player(of, server.server_address[1], "t", seed, timeout=timeout).start().wait()
     return outcome, server.RequestHandlerClass.seen
 
 
@@ -134,7 +140,7 @@ def test_the_same_again_is_the_same_content_in_other_bytes() -> None:
 
 def test_a_held_play_sends_no_more_than_it_may() -> None:
     with ingest() as server:
-        player = Player(stream(*(event(f"evt_{i}") for i in range(100))), server.server_port, "t", limit=30, timeout=60)
+        player = Player(stream(*(event(f"evt_{i}") for i in range(100))), server.server_address[1], "t", limit=30, timeout=60)
         player.start()
         assert player.reach(30) and not player.reach(31, 0.3)
         player.allow(100)

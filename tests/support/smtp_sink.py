@@ -36,7 +36,9 @@ class SmtpSink:
         self._held: list[str] = []
         self._changed = asyncio.Event()
         self.port = free_port()
-        self._controller = Controller(self, hostname="127.0.0.1", port=self.port, ready_timeout=90)
+        # Without a name to greet with, the server asks the resolver for the machine's own on each connection.
+        self._controller = Controller(self, hostname="127.0.0.1", port=self.port, ready_timeout=90,
+                                      server_hostname="sink.example")
 
     @property
     def url(self) -> str:

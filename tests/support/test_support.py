@@ -16,6 +16,7 @@ import pytest
 
 import process
 import sign
+import tree
 from link import PostgresLink
 from process import free_port, release_port
 from service import Service, call
@@ -24,7 +25,7 @@ from stack import Postgres, Stack
 
 
 def send(sink: SmtpSink, message_id: str, to: str = "b@shop.example", timeout: float = 60) -> None:
-    with smtplib.SMTP("127.0.0.1", sink.port, timeout=timeout) as client:
+    with smtplib.SMTP("127.0.0.1", sink.port, "sender.example", timeout) as client:
         text = f"Message-ID: {message_id}\r\nSubject: x\r\n\r\nhello\r\n"
         client.sendmail("a@shop.example", [to], text)
 
@@ -36,6 +37,26 @@ def test_signatures_match_vectors_computed_elsewhere() -> None:
     secret = "whsec_AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="
     head = sign.standard_webhook_headers(secret, "msg_demo1", 1760000000, b'{"type":"order.paid"}')
     assert head["webhook-signature"] == "v1,LZp19g+0ORvybD14kC2Iqg0zn6g+tzdUNVz0fHVXftI="
+
+
+def test_the_files_of_the_tree_are_known_without_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """FAULTS 59: a tarball has no .git, and a bare machine no git."""
+    monkeypatch.setenv("PATH", "")
+    for name in ("a.c", "src/build/kept.c", "build/dropped.o", "src/__pycache__/dropped.pyc", ".git/dropped", "sub/.git"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / ".gitignore").write_text("/build/\n__pycache__/\n")
+    assert [str(f) for f in tree.files(tmp_path)] == [".gitignore", "a.c", "src/build/kept.c"]
+    assert Path("tests/support/tree.py") in tree.files()
+
+
+def test_the_sink_asks_nobody_for_the_name_of_a_host(sink: SmtpSink) -> None:
+    """FAULTS 59: where neither /etc/hosts nor a resolver knows the machine, each such question takes many seconds.
+    A fixture of all tests refuses it."""
+    with pytest.raises(AssertionError, match="asked for a name"):
+        socket.getfqdn()
+    send(sink, "<a>")
+    assert sink.copies() == {"<a>": 1}
 
 
 def test_sink_counts_what_it_took_also_when_the_sender_was_not_told(sink: SmtpSink) -> None:
