@@ -7,6 +7,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -26,12 +27,14 @@ def must(*argv: str | Path, cwd: Path | None = None) -> None:
 
 
 @pytest.fixture
-def tree(tmp_path: Path) -> Path:
-    """The files of this repository, in a folder of their own."""
-    for name in repository.files():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(ROOT / name, tmp_path / name)
-    return tmp_path
+def tree() -> Iterator[Path]:
+    """The files of this repository, in a folder of their own, where programs can be run: /tmp may not let them."""
+    with TemporaryDirectory(dir=ROOT / "build") as folder:
+        for name in repository.files():
+            copy_to = Path(folder, name)
+            copy_to.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, copy_to)
+        yield Path(folder)
 
 
 def files(tree: Path) -> dict[str, bytes]:
