@@ -17,6 +17,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import accounts
+import played
 import process
 import verify
 from oracle import Stream, expected
@@ -153,6 +155,14 @@ class Demo:
                           and (n := self.services[name].metric("payonce_consumer_conflicts_total"))]
         return report
 
+    def played(self) -> list[played.Row]:
+        """What the stream held, beside what came of it; the database is this demo's alone."""
+        query = self.stack.postgres.query
+        apart = {str(d): int(n) for d, n in query("SELECT disposition, count(*) FROM ingest.provider_event GROUP BY 1")}
+        states = {str(o): str(s) for o, s in query("SELECT order_id, state FROM ingest.shop_order")}
+        return (played.requests(self.stream, self.outcome.answers, apart)
+                + played.orders(self.stream, states, self._count("SELECT count(*) FROM ingest.undecided")))
+
     # --- Replays of the topics; the consumers are stopped
 
     def dump(self, without: tuple[str, ...] = ()) -> dict[str, list[str]]:
@@ -180,6 +190,29 @@ def say(text: str) -> None:
     print(text, flush=True)
 
 
+OWN_ORDER = {"order_id": "mine-1", "customer_id": "me", "purpose": "course", "item": "course-42", "policy": "stripe-v1",
+             "accounts": ["shop"], "amount": {"minor": 4900, "currency": "EUR", "exponent": 2},
+             "contact": {"email": "mine-1@mail.example", "language": "en"}}
+OWN_EVENT = {"id": "evt_mine_1", "object": "event", "type": "checkout.session.completed", "created": 1790000000,
+             "livemode": True, "data": {"object": {
+                 "id": "cs_mine_1", "object": "checkout.session", "mode": "payment", "payment_status": "paid",
+                 "amount_total": 4900, "currency": "eur", "payment_intent": "pi_mine_1",
+                 "metadata": {"order_id": "mine-1"}, "total_details": {"amount_discount": 0}}}}
+
+
+def how_to_send(demo: Demo) -> str:
+    """Lines for a shell: an order, its payment as Stripe signs it, and what came of them."""
+    at, bearer = f"http://127.0.0.1:{demo.port}", f"-H 'Authorization: Bearer {demo.stack.api_token}'"
+    return "\n".join([
+        f"  curl -sw '\\n' {bearer} {at}/v1/orders -d '{json.dumps(OWN_ORDER)}'",
+        f"  body='{json.dumps(OWN_EVENT)}'",
+        f"  t=$(date +%s) secret={accounts.secret('shop')}",
+        "  mac=$(printf '%s.%s' $t \"$body\" | openssl dgst -sha256 -hmac $secret -r | cut -c1-64)",
+        f"  curl -sw '\\n' -H \"Stripe-Signature: t=$t,v1=$mac\" {at}/webhooks/stripe/shop -d \"$body\"",
+        f"  curl -sw '\\n' {bearer} {at}/v1/orders/mine-1",
+    ])
+
+
 def where_to_look(demo: Demo) -> str:
     stack, prefix = demo.stack, demo.stream.header["prefix"]
     pages = [f"  {n:9} {one.url('/statusz', 'admin')}   and /metrics" for n, one in demo.services.items()]
@@ -192,7 +225,10 @@ def where_to_look(demo: Demo) -> str:
         f"  psql {stack.postgres.dsn()} -c 'SELECT account, currency, sum(amount) FROM ledger.journal_line "
         "GROUP BY 1, 2 ORDER BY 1, 2'",
         f"Topics payments.v1, contacts.v1: broker {stack.kafka.brokers}, registry {stack.registry.url}",
+        f"Mails: {demo.sink.folder}/",
         f"Logs: {stack.scratch}/*.log",
+        "Send an event of your own, again and again if you like:",
+        how_to_send(demo),
     ])
 
 
@@ -200,7 +236,10 @@ def where_to_look(demo: Demo) -> str:
 def running(args: argparse.Namespace, stream: Stream) -> Iterator[Demo]:
     programs = Path(os.environ.get("PAYONCE_BIN", ROOT / "build/release/bin"))
     kept = ROOT / "build/demo-logs"
-    with SmtpSink() as sink, Stack(programs) as stack:
+    args.mails.mkdir(parents=True, exist_ok=True)
+    for mail in args.mails.glob("[0-9]*-*@*.txt"):  # of an earlier demo
+        mail.unlink()
+    with SmtpSink(args.mails) as sink, Stack(programs) as stack:
         demo = Demo(stack, stream, sink, args.seed)
         try:
             yield demo.start()
@@ -232,19 +271,22 @@ def run(args: argparse.Namespace) -> bool:
             demo.drain()
         except TimeoutError as err:  # what is there already is counted all the same
             demo.outcome.faults.append(f"not drained: {err}")
-        report = demo.verify()
+        report, rows = demo.verify(), demo.played()
         args.keep = args.keep or not report.ok
+        say("\nPlayed, and what came of it:\n" + played.table(rows))
         say("\n" + report.table() + "\n")
+        say(f"Mails are in {args.mails}/")
         out = report.json() | {"stream": args.stream.name, "seed": args.seed, "requests": len(stream.lines),
                                "repeated": demo.outcome.repeats, "kills": demo.kills,
+                               "played": [vars(row) for row in rows],
                                "seconds": round(time.monotonic() - began, 1)}
         args.json.parent.mkdir(parents=True, exist_ok=True)
         args.json.write_text(json.dumps(out, indent=2) + "\n")
         say(f"{'Every effect is there once' if report.ok else 'NOT every effect is there once'}; "
             f"{demo.outcome.repeats} requests were repeated; {out['seconds']} s; {args.json}")
         if not args.once:
-            say("\n" + where_to_look(demo) + "\n\nCtrl-C ends it all")
             try:
+                say("\n" + where_to_look(demo) + "\n\nCtrl-C ends it all")
                 signal.pause()
             except KeyboardInterrupt:
                 say("")
@@ -259,6 +301,7 @@ def main() -> int:
     p.add_argument("--stream", type=Path, default=ROOT / "tests/replay/streams/demo.ndjson", metavar="FILE")
     p.add_argument("--seed", type=int, default=1, help="of the order in which lines are sent and services killed")
     p.add_argument("--json", type=Path, default=ROOT / "build/demo.json", metavar="FILE", help="the table as JSON")
+    p.add_argument("--mails", type=Path, default=ROOT / "build/demo-mails", metavar="FOLDER", help="the mails, as texts")
     p.add_argument("--keep", action="store_true", help="keep the logs in build/demo-logs, as after a failure")
     try:
         return 0 if run(p.parse_args()) else 1

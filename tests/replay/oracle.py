@@ -377,6 +377,11 @@ class Walk:
                 if not said.done:
                     self._decide(provider, alias, said)
 
+    @property
+    def waiting(self) -> int:
+        """How many events still wait for an order or a payment."""
+        return len({id(said) for those in self._waiting.values() for _, _, said in those if not said.done})
+
     def expected(self) -> Expected:
         out = Expected(orders=len(self.orders))
         for order in self.orders.values():

@@ -25,6 +25,7 @@ PAUSE_S, PAUSE_CAP_S = 0.02, 1.0
 class Outcome:
     sent: int = 0  # lines answered as they should be
     repeats: int = 0  # requests that had to be sent again
+    answers: dict[int, str] = field(default_factory=dict)  # line → the result that a 200 named, or the status
     faults: list[str] = field(default_factory=list)
 
 
@@ -133,8 +134,10 @@ class Player:
         expect = of.get("expect")
         if status != expect if expect else not 200 <= status < 300:
             return f"{status} instead of {expect or '2xx'}: {body[:200]!r}"
-        if "result" in of and json.loads(body).get("result") != of["result"]:
+        result = json.loads(body).get("result") if of["do"] == "event" and status == 200 else None
+        if "result" in of and result != of["result"]:
             return f"{body[:200]!r} instead of {of['result']}"
+        self.outcome.answers[line["n"]] = result or str(status)
         return None
 
     # --- Requests, made anew for each attempt

@@ -140,7 +140,8 @@ def test_the_same_again_is_the_same_content_in_other_bytes() -> None:
 
 def test_a_held_play_sends_no_more_than_it_may() -> None:
     with ingest() as server:
-        player = Player(stream(*(event(f"evt_{i}") for i in range(100))), server.server_address[1], "t", limit=30, timeout=60)
+        of = stream(*(event(f"evt_{i}") for i in range(100)))
+        player = Player(of, server.server_address[1], "t", limit=30, timeout=60)
         player.start()
         assert player.reach(30) and not player.reach(31, 0.3)
         player.allow(100)

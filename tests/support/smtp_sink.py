@@ -6,9 +6,12 @@ that is what "delivery in doubt" means (behaviour `drop`).
 
 import asyncio
 import email
+import email.policy
+import re
 import threading
 from collections import Counter
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -25,10 +28,18 @@ class Mail:
     content: bytes
 
 
-class SmtpSink:
-    """`with SmtpSink() as sink:` serves at sink.url until the block ends."""
+def readable(content: bytes) -> str:
+    """The mail as a person sees it: headers and text, decoded."""
+    mail = email.message_from_bytes(content, policy=email.policy.default)
+    text = mail.get_body(("plain",))
+    return "".join(f"{k}: {v}\n" for k, v in mail.items()) + "\n" + (text.get_content() if text else "")
 
-    def __init__(self) -> None:
+
+class SmtpSink:
+    """`with SmtpSink() as sink:` serves at sink.url until the block ends; each mail becomes a text file in `folder`."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self.folder = folder
         self._lock = threading.Lock()
         self._mails: list[Mail] = []
         self._how, self._reply = "accept", ""
@@ -151,6 +162,9 @@ class SmtpSink:
         head = email.message_from_bytes(content)
         with self._lock:
             self._mails.append(Mail(head.get("Message-ID", ""), tuple(envelope.rcpt_tos), content))
+            if self.folder:
+                to = re.sub(r"[^\w.@+-]", "_", ",".join(envelope.rcpt_tos))
+                (self.folder / f"{len(self._mails):04}-{to}.txt").write_text(readable(content), encoding="utf-8")
         if how == "drop" and isinstance(server.transport, asyncio.WriteTransport):
             server.transport.abort()
         return "250 OK"
