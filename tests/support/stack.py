@@ -373,10 +373,9 @@ class Kafka:
     def _java(self, *args: str | Path) -> subprocess.Popen[bytes]:
         return process.start(self._java_command(*args), self.log)
 
-    @staticmethod
-    def _java_command(*args: str | Path) -> list[str | Path]:
+    def _java_command(self, *args: str | Path) -> list[str | Path]:
         quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
-        return ["java", *JVM, quiet, "-cp", f"{JARS}/kafka/*", *args]
+        return ["java", *JVM, f"-Djava.io.tmpdir={self.folder}", quiet, "-cp", f"{JARS}/kafka/*", *args]
 
 
 class Registry:
@@ -401,8 +400,8 @@ class Registry:
             "QUARKUS_MANAGEMENT_PORT": str(self._management_port),
             "APICURIO_DATASOURCE_URL": f"jdbc:h2:file:{self.folder}/store",
         }
-        self._proc = process.start(["java", *JVM, "-XX:TieredStopAtLevel=1", "-jar", jar], self.log, env,
-                                   cwd=self.folder)
+        self._proc = process.start(["java", *JVM, f"-Djava.io.tmpdir={self.folder}", "-XX:TieredStopAtLevel=1", "-jar",
+                                    jar], self.log, env, cwd=self.folder)
 
     def wait_ready(self, timeout: float = 180) -> None:
         def answers() -> bool:
