@@ -30,6 +30,11 @@ struct po_workers {
     pthread_t *threads;
 };
 
+// Someone must put a deployment right; anything else passes.
+static po_level level_of(const po_err *err) {
+    return po_pg_is_deployment(err) ? PO_ERROR : PO_WARN;
+}
+
 // --- Metrics
 
 static struct { po_metric *done, *later, *skipped, *due, *oldest, *last_look; } metrics;
@@ -65,7 +70,7 @@ static void sample_depth(po_workers *w, po_pg *pg) {
     if (!mine)
         return;
     if (!po_pg_run(pg, &w->work.depth, NULL, &res, &err)) {
-        po_log_err(PO_WARN, "depth of work unknown", &err, PO_TEXT("work", w->work.name));
+        po_log_err(level_of(&err), "depth of work unknown", &err, PO_TEXT("work", w->work.name));
         return;
     }
     po_gauge(metrics.due, w->work.name, (double)po_res_i64(res, 0, 0));
@@ -90,8 +95,9 @@ static bool put_off(const po_workers *w, po_pg *pg, const po_work_item *item, po
     po_args *args = po_args_new(arena);
     po_arg_text(args, item->id);
     po_arg_uuid(args, item->token);
-    po_arg_i64(args, po_backoff_ms(item->attempts, w->work.backoff_ms, w->work.backoff_cap_ms));
+    po_arg_i64(args, po_backoff_ms(item->attempts - 1, w->work.backoff_ms, w->work.backoff_cap_ms));
     po_arg_text(args, why->kind ? po_s(explanation(arena, why)) : (po_str){NULL, 0});
+    po_arg_bool(args, why->kind == PO_UNCERTAIN);
     if (!po_pg_run(pg, &w->work.later, args, &res, err))
         return false;
     *ret_held = po_res_affected(res) > 0;
@@ -113,9 +119,10 @@ static bool do_row(po_workers *w, po_pg **pg, const po_work_item *item, po_arena
     po_work_outcome outcome = w->work.run(w->work.arg, *pg, item, arena, &why);
     po_arena_reset(arena);
     if (outcome != PO_WORK_DONE && why.kind)
-        po_log_err(PO_WARN, outcome == PO_WORK_LATER ? "work put off" : "work left to its lease",
-                   &why, PO_TEXT("work", name), PO_TEXT("id", po_str_copy(arena, item->id).p),
-                   PO_INT("attempts", item->attempts + (outcome == PO_WORK_LATER)));
+        po_log_err(level_of(&why),
+                   outcome == PO_WORK_LATER ? "work put off" : "work left to its lease", &why,
+                   PO_TEXT("work", name), PO_TEXT("id", po_str_copy(arena, item->id).p),
+                   PO_INT("attempts", item->attempts));
     if (outcome == PO_WORK_LATER &&
         (!ensure(w, pg, err) || !put_off(w, *pg, item, arena, &why, &held, err)))
         return false;
@@ -202,8 +209,8 @@ static bool wait_due(po_workers *w, int64_t wait_ms, bool wakeable) {
 }
 
 static void log_failure(const po_workers *w, const po_err *err) {
-    po_log_err(po_pg_is_deployment(err) ? PO_ERROR : PO_WARN,
-               "cannot get at due work; trying again", err, PO_TEXT("work", w->work.name));
+    po_log_err(level_of(err), "cannot get at due work; trying again", err,
+               PO_TEXT("work", w->work.name));
 }
 
 static void *work_loop(void *arg) {

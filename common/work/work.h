@@ -1,20 +1,21 @@
 // Due rows: work that is done after the transaction that asked for it, by several workers, each row by one at
 // a time. A row has due_at, attempts, lease_token, lease_until. Claim with SKIP LOCKED and a fresh token in a
 // short transaction; do the work with no transaction open; record the outcome in another, guarded by state and
-// token: a worker whose lease was taken over records nothing (FAULTS 20).
+// token: a worker whose lease was taken over records nothing (FAULTS 20). The claim itself counts the attempt: what
+// cannot be undone is done after it was counted, whether or not its outcome can be recorded (FAULTS 42).
 #pragma once
 #include "life/life.h"
 #include "pg/pg.h"
 
 typedef enum po_work_outcome {
     PO_WORK_DONE,  // recorded as final by `run` itself
-    PO_WORK_LATER, // due again after backoff, attempts + 1
+    PO_WORK_LATER, // due again after backoff
     PO_WORK_SKIP,  // nothing recorded: the lease simply runs out (lost it, or stopping)
 } po_work_outcome;
 
 typedef struct po_work_item {
     po_str id;         // text of the row's key
-    int32_t attempts;  // before this one
+    int32_t attempts;  // claims of this row so far, this one included
     po_uuid token;     // of this claim; the same for all its rows
     const po_res *row; // all columns that `claim` returned
     int row_index;
@@ -22,9 +23,11 @@ typedef struct po_work_item {
 
 typedef struct po_work {
     const char *name; // metric label and beat: "mail", "undecided"
-    // $1 int4 limit, $2 uuid token, $3 int8 lease in ms → rows; column 0 id (text), 1 attempts (int4), others free.
+    // $1 int4 limit, $2 uuid token, $3 int8 lease in ms → rows, each with attempts raised by one; column 0 id (text),
+    // 1 attempts (int4, this one included), others free.
     po_stmt claim;
-    // $1 text id, $2 uuid token, $3 int8 delay in ms, $4 text error: due again (guarded by token).
+    // $1 text id, $2 uuid token, $3 int8 delay in ms, $4 text error, $5 bool in doubt: due again (guarded by token). In
+    // doubt: the error of this attempt was UNCERTAIN, it may have been done.
     po_stmt later;
     // → one row: int8 rows due now, int8 age of the oldest due in ms (0 when none): for metrics, each 5 s.
     po_stmt depth;

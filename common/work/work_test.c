@@ -12,12 +12,13 @@ static pgtest cluster;
 
 static const po_stmt claim = {
     "job_claim",
-    "UPDATE job j SET lease_token = $2, lease_until = now() + $3 * interval '1 ms' "
+    "UPDATE job j SET attempts = attempts + 1, lease_token = $2, lease_until = now() + $3 * "
+    "interval '1 ms' "
     "FROM (SELECT id FROM job WHERE state = 'due' AND due_at <= now() "
     "AND (lease_until IS NULL OR lease_until <= now()) ORDER BY due_at, id LIMIT $1 "
     "FOR UPDATE SKIP LOCKED) d WHERE j.id = d.id RETURNING j.id::text, j.attempts, j.note"};
 static const po_stmt later = {
-    "job_later", "UPDATE job SET attempts = attempts + 1, due_at = now() + $3 * interval '1 ms', "
+    "job_later", "UPDATE job SET due_at = now() + $3 * interval '1 ms', in_doubt = $5, "
                  "lease_token = NULL, lease_until = NULL, last_error = $4 "
                  "WHERE id = $1::int AND lease_token = $2 AND state = 'due'"};
 static const po_stmt depth = {"job_depth",
@@ -33,10 +34,10 @@ static int start_cluster(void **state) {
     pgtest_start(&cluster);
     PO_AUTO(po_pg_close) po_pg *pg = pgtest_connection(&cluster);
     pgtest_exec(
-        pg,
-        "CREATE TABLE job (id int PRIMARY KEY, state text NOT NULL DEFAULT 'due', note text, "
-        "due_at timestamptz NOT NULL DEFAULT now(), attempts int NOT NULL DEFAULT 0, "
-        "runs int NOT NULL DEFAULT 0, lease_token uuid, lease_until timestamptz, last_error text)");
+        pg, "CREATE TABLE job (id int PRIMARY KEY, state text NOT NULL DEFAULT 'due', note text, "
+            "due_at timestamptz NOT NULL DEFAULT now(), attempts int NOT NULL DEFAULT 0, "
+            "runs int NOT NULL DEFAULT 0, lease_token uuid, lease_until timestamptz, last_error "
+            "text, in_doubt bool)");
     return 0;
 }
 
@@ -118,9 +119,9 @@ static void test_two_workers_never_share_a_row(void **state) {
 static po_work_outcome run_third_time(void *arg, po_pg *pg, const po_work_item *item,
                                       po_arena *arena, po_err *err) {
     (void)arg;
-    if (item->attempts == 0)
+    if (item->attempts == 1)
         po_fail(err, PO_RETRY, "busy", "r\xe4tselhaft\n%s", "\x01");
-    if (item->attempts < 2)
+    if (item->attempts < 3)
         return PO_WORK_LATER;
     return settled(pg, item, arena) ? PO_WORK_DONE : PO_WORK_SKIP;
 }
@@ -131,19 +132,74 @@ static void test_later_is_tried_again(void **state) {
     pgtest_exec(pg,
                 "INSERT INTO job (id) VALUES (1); CREATE TABLE seen (error text, due bool);"
                 "CREATE FUNCTION note_later() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
-                "IF NEW.attempts > OLD.attempts THEN INSERT INTO seen VALUES (NEW.last_error, "
+                "IF NEW.lease_token IS NULL AND NEW.state = 'due' THEN INSERT INTO seen VALUES "
+                "(NEW.last_error, "
                 "NEW.due_at > now());"
                 "END IF; RETURN NEW; END $$;"
                 "CREATE TRIGGER t AFTER UPDATE ON job FOR EACH ROW EXECUTE FUNCTION note_later()");
     {
         PO_AUTO(po_work_stop) po_workers *w = start(run_third_time, NULL, 1, 4, 60000, 5);
-        pgtest_wait_for(pg, "SELECT count(*) FROM job WHERE state = 'done' AND attempts = 2", 1);
+        pgtest_wait_for(pg, "SELECT count(*) FROM job WHERE state = 'done' AND attempts = 3", 1);
     }
     assert_int_equal(pgtest_number(pg, "SELECT count(*) FROM seen WHERE due"), 2);
     assert_int_equal(
         pgtest_number(pg, "SELECT count(*) FROM seen WHERE error LIKE 'busy: r_tselhaft__'"), 1);
     assert_int_equal(pgtest_number(pg, "SELECT count(*) FROM seen WHERE error ~ '^[ -~]+$'"), 1);
     assert_int_equal(pgtest_number(pg, "SELECT count(*) FROM seen WHERE error IS NULL"), 1);
+    pgtest_exec(pg, "DROP TRIGGER t ON job");
+}
+
+// --- FAULTS 42: the attempt is counted before the work is done, whether or not its outcome can be recorded.
+
+// Nothing is recorded of the first two runs.
+static po_work_outcome run_unrecorded(void *arg, po_pg *pg, const po_work_item *item,
+                                      po_arena *arena, po_err *err) {
+    (void)err;
+    int *runs = arg;
+    PO_AUTO(po_pg_close) po_pg *other = pgtest_connection(&cluster);
+    assert_int_equal(pgtest_number(other, "SELECT attempts FROM job"), item->attempts); // committed
+    if (++*runs < 3)
+        return PO_WORK_SKIP;
+    assert_true(item->attempts >= 3); // more when a claim took longer than its lease
+    return settled(pg, item, arena) ? PO_WORK_DONE : PO_WORK_SKIP;
+}
+
+static void test_an_attempt_without_a_record_is_counted(void **state) {
+    (void)state;
+    PO_AUTO(po_pg_close) po_pg *pg = pgtest_connection(&cluster);
+    int runs = 0;
+    pgtest_exec(pg, "INSERT INTO job (id) VALUES (1)");
+    PO_AUTO(po_work_stop) po_workers *w = start(run_unrecorded, &runs, 1, 1, 500, 5);
+    pgtest_wait_for(pg, "SELECT count(*) FROM job WHERE state = 'done'", 1);
+}
+
+// An attempt that may have been done is put off as one in doubt; one that was not done is not.
+static po_work_outcome run_in_doubt_once(void *arg, po_pg *pg, const po_work_item *item,
+                                         po_arena *arena, po_err *err) {
+    (void)arg;
+    if (item->attempts == 1)
+        po_fail(err, PO_UNCERTAIN, "no_reply", "it may have been done");
+    else if (item->attempts == 2)
+        po_fail(err, PO_RETRY, "busy", "it was not done");
+    else
+        return settled(pg, item, arena) ? PO_WORK_DONE : PO_WORK_SKIP;
+    return PO_WORK_LATER;
+}
+
+static void test_doubt_is_told_apart(void **state) {
+    (void)state;
+    PO_AUTO(po_pg_close) po_pg *pg = pgtest_connection(&cluster);
+    pgtest_exec(pg, "INSERT INTO job (id) VALUES (1); CREATE TABLE doubt (attempt int, doubt bool);"
+                    "CREATE FUNCTION note_doubt() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+                    "INSERT INTO doubt VALUES (NEW.attempts, NEW.in_doubt); RETURN NEW; END $$;"
+                    "CREATE TRIGGER t AFTER UPDATE ON job FOR EACH ROW WHEN (NEW.lease_token IS "
+                    "NULL AND NEW.state = 'due') EXECUTE FUNCTION note_doubt()");
+    PO_AUTO(po_work_stop) po_workers *w = start(run_in_doubt_once, NULL, 1, 1, 60000, 5);
+    pgtest_wait_for(pg, "SELECT count(*) FROM job WHERE state = 'done' AND attempts = 3", 1);
+    assert_int_equal(pgtest_number(pg, "SELECT count(*) FROM doubt WHERE attempt = 1 AND doubt"),
+                     1);
+    assert_int_equal(
+        pgtest_number(pg, "SELECT count(*) FROM doubt WHERE attempt = 2 AND NOT doubt"), 1);
     pgtest_exec(pg, "DROP TRIGGER t ON job");
 }
 
@@ -194,7 +250,7 @@ static void test_expired_lease_records_nothing(void **state) {
         assert_int_equal(atomic_load(&self.came_back), 1);
         assert_int_equal(
             pgtest_number(pg, "SELECT count(*) FROM job WHERE state = 'done' AND runs = 1 AND "
-                              "attempts = 0 AND last_error IS NULL"),
+                              "attempts >= 2 AND last_error IS NULL"),
             1);
     }
 }
@@ -301,7 +357,7 @@ static void test_stop_finishes_the_rows_in_hand(void **state) {
 static po_work_outcome run_and_lose(void *arg, po_pg *pg, const po_work_item *item, po_arena *arena,
                                     po_err *err) {
     (void)arg;
-    if (item->attempts == 0) {
+    if (item->attempts == 1) {
         assert_false(po_pg_exec(pg, "SELECT pg_terminate_backend(pg_backend_pid())", err));
         return PO_WORK_LATER;
     }
@@ -313,7 +369,7 @@ static void test_lost_connection_is_replaced(void **state) {
     PO_AUTO(po_pg_close) po_pg *pg = pgtest_connection(&cluster);
     pgtest_exec(pg, "INSERT INTO job (id) VALUES (1), (2), (3)");
     PO_AUTO(po_work_stop) po_workers *w = start(run_and_lose, NULL, 1, 3, 60000, 5);
-    pgtest_wait_for(pg, "SELECT count(*) FROM job WHERE state = 'done' AND attempts = 1", 3);
+    pgtest_wait_for(pg, "SELECT count(*) FROM job WHERE state = 'done' AND attempts = 2", 3);
     assert_int_equal(pgtest_number(pg, "SELECT count(*) FROM job WHERE last_error LIKE '57P01:%'"),
                      3);
 }
@@ -375,6 +431,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(test_two_workers_never_share_a_row, empty_table),
         cmocka_unit_test_setup(test_later_is_tried_again, empty_table),
+        cmocka_unit_test_setup(test_an_attempt_without_a_record_is_counted, empty_table),
+        cmocka_unit_test_setup(test_doubt_is_told_apart, empty_table),
         cmocka_unit_test_setup(test_expired_lease_records_nothing, empty_table),
         cmocka_unit_test_setup(test_lease_of_a_dead_worker_runs_out, empty_table),
         cmocka_unit_test_setup(test_rows_behind_a_slow_one, empty_table),

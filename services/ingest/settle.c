@@ -23,12 +23,12 @@ static const po_stmt SQL[] = {
     [POSTPONE_UNDECIDED] =
         {"postpone_undecided",
          "UPDATE ingest.undecided u SET reason = w.reason,"
-         " awaits = string_to_array(w.awaits, E'\\n'), attempts = attempts + 1,"
-         " lease_token = NULL, lease_until = NULL, last_error = '',"
+         " awaits = string_to_array(w.awaits, E'\\n'), lease_token = NULL, lease_until = NULL, "
+         "last_error = '',"
          " unmatched = created_at < now() - interval '72 hours',"
          " due_at = now() + CASE WHEN w.awaits = '' THEN interval '50 milliseconds'"
          " WHEN created_at > now() - interval '10 minutes' THEN least(interval "
-         "'1 second' * 2 ^ least(attempts, 5),"
+         "'1 second' * 2 ^ least(attempts - 1, 5),"
          " interval '30 seconds') ELSE least(greatest(interval '30 seconds', "
          "(now() - created_at) / 120),"
          " interval '1 hour') END"

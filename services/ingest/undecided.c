@@ -27,14 +27,14 @@ static const po_stmt CLAIM = {
     "WITH due AS (SELECT event FROM ingest.undecided WHERE NOT unmatched AND due_at <= now()"
     " AND (lease_until IS NULL OR lease_until < now()) ORDER BY due_at LIMIT $1 FOR UPDATE SKIP "
     "LOCKED)"
-    " UPDATE ingest.undecided u SET lease_token = $2, lease_until = now() + $3 * interval '1 "
-    "millisecond'"
+    " UPDATE ingest.undecided u SET attempts = attempts + 1, lease_token = $2,"
+    " lease_until = now() + $3 * interval '1 millisecond'"
     " FROM due, ingest.provider_event e WHERE u.event = ANY (ARRAY[due.event]) AND e.id = ANY "
     "(ARRAY[due.event])"
     " RETURNING u.event::text, u.attempts, u.event, e.provider, e.account, e.event_id, e.raw,"
     " array_to_string(e.headers, E'\\n'), e.traceparent, e.occurred_at, e.tracestate"};
 static const po_stmt LATER = {"undecided_later",
-                              "UPDATE ingest.undecided SET attempts = attempts + 1, due_at = now() "
+                              "UPDATE ingest.undecided SET due_at = now() "
                               "+ $3 * interval '1 millisecond',"
                               " lease_token = NULL, lease_until = NULL, last_error = $4 WHERE "
                               "event = $1::bigint AND lease_token = $2"};

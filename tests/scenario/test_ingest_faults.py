@@ -312,7 +312,7 @@ def test_p4_an_event_that_its_account_no_longer_reads_stays_in_the_queue(service
     services.start("ingest", label="wrong", env={"PAYONCE_ACCOUNTS_FILE": str(accounts.write(tmp_path, other))})
     own = "event = (SELECT id FROM ingest.provider_event WHERE event_id = %s)"
     stack.postgres.query(f"UPDATE ingest.undecided SET due_at = now(), attempts = 0 WHERE {own}", event["id"])
-    until(lambda: stack.postgres.query(f"SELECT attempts FROM ingest.undecided WHERE {own}", event["id"]) != [(0,)],
+    until(lambda: stack.postgres.query(f"SELECT 1 FROM ingest.undecided WHERE {own} AND last_error <> ''", event["id"]),
           what="looked at")
     assert waiting(stack, event["id"])
     services["wrong"].term()
