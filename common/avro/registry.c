@@ -32,6 +32,7 @@ typedef struct registered { // an id by what was registered
 
 struct po_registry {
     char *base; // without a slash at the end; may hold a password: never printed
+    char *ca_file;
     pthread_mutex_t lock;
     known *schemas;
     registered *ids;
@@ -42,7 +43,8 @@ static void curl_begin(void) {
         abort();
 }
 
-bool po_registry_open(const char *base_url, po_registry **ret_registry, po_err *err) {
+bool po_registry_open(const char *base_url, const char *ca_file, po_registry **ret_registry,
+                      po_err *err) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, curl_begin);
     size_t n = strlen(base_url);
@@ -52,7 +54,8 @@ bool po_registry_open(const char *base_url, po_registry **ret_registry, po_err *
         return po_fail(err, PO_REFUSED, "registry_url",
                        "the registry's URL is not http:// or https://");
     po_registry *registry = calloc(1, sizeof *registry);
-    if (!registry || !(registry->base = strndup(base_url, n)))
+    if (!registry || !(registry->base = strndup(base_url, n)) ||
+        !(registry->ca_file = strdup(ca_file)))
         abort();
     pthread_mutex_init(&registry->lock, NULL);
     *ret_registry = registry;
@@ -74,6 +77,7 @@ void po_registry_close(po_registry **registry) {
     }
     pthread_mutex_destroy(&r->lock);
     free(r->base);
+    free(r->ca_file);
     free(r);
     *registry = NULL;
 }
@@ -119,6 +123,11 @@ static bool unusable(const answer *a, const char *doing, po_err *err) {
                    a->status, words(a));
 }
 
+static bool is_certificate(CURLcode code) {
+    return code == CURLE_PEER_FAILED_VERIFICATION || code == CURLE_SSL_CACERT_BADFILE ||
+           code == CURLE_SSL_ISSUER_ERROR;
+}
+
 // False when the answer says nothing about the question: nobody there, overloaded, or we are not
 // allowed.
 static bool call(const po_registry *r, const char *method, const char *path, const char *body,
@@ -135,6 +144,10 @@ static bool call(const po_registry *r, const char *method, const char *path, con
     po_buf_printf(&url, "%s%s", r->base, path);
     curl_easy_setopt(easy, CURLOPT_URL, url.p);
     curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
+    if (*r->ca_file) {
+        curl_easy_setopt(easy, CURLOPT_CAINFO, r->ca_file);
+        curl_easy_setopt(easy, CURLOPT_CAPATH, NULL);
+    }
     curl_easy_setopt(easy, CURLOPT_CUSTOMREQUEST, method);
     if (body)
         curl_easy_setopt(easy, CURLOPT_POSTFIELDS, body);
@@ -148,8 +161,8 @@ static bool call(const po_registry *r, const char *method, const char *path, con
     curl_easy_setopt(easy, CURLOPT_WRITEDATA, &ret->body);
     CURLcode code = curl_easy_perform(easy);
     if (code != CURLE_OK)
-        return po_fail(err, PO_RETRY, "registry", "%s: %.200s", doing,
-                       *why ? why : curl_easy_strerror(code));
+        return po_fail(err, PO_RETRY, is_certificate(code) ? "certificate" : "registry",
+                       "%s: %.200s", doing, *why ? why : curl_easy_strerror(code));
     curl_easy_getinfo(easy, CURLINFO_RESPONSE_CODE, &ret->status);
     if (!po_json_parse(po_buf_view(&ret->body), &ret->json, NULL))
         ret->json = NULL;

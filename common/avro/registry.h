@@ -1,14 +1,15 @@
 // A Confluent-compatible schema registry (REST, application/vnd.schemaregistry.v1+json) and its
 // wire frame: 0x00, 4-byte big-endian schema id, Avro binary. Calls block (connect 2 s, total 5 s).
-// Unreachable, 5xx, 429, 401/403, answers that make no sense → RETRY "registry"; 409 or 422 on
+// A certificate that is not trusted → RETRY "certificate": someone must act. Unreachable, 5xx, 429, 401/403, answers that make no sense → RETRY "registry"; 409 or 422 on
 // registration → REFUSED "incompatible" or "invalid"; unknown id (404) → RETRY "unknown_schema" (it
 // may be replicated later). Safe from any thread; answers are cached for ever.
 #pragma once
 #include "avro/avro.h"
 
 typedef struct po_registry po_registry;
-PO_MUST_CHECK bool po_registry_open(const char *base_url, po_registry **ret_registry,
-                                    po_err *err); // no network
+// No network. ca_file: PEM, the only certificates trusted over https; "" = the system's. Both are copied.
+PO_MUST_CHECK bool po_registry_open(const char *base_url, const char *ca_file,
+                                    po_registry **ret_registry, po_err *err);
 void po_registry_close(po_registry **registry);
 
 // Registers text under the subject; sets the subject's compatibility to FULL_TRANSITIVE before its

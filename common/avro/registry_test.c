@@ -145,7 +145,7 @@ static void test_register(void **state) {
         po_err err = {0};
         PO_AUTO(po_registry_close) po_registry *registry = NULL;
         server_begin(&s, scripts[i]);
-        assert_true(po_registry_open(s.url, &registry, &err));
+        assert_true(po_registry_open(s.url, "", &registry, &err));
         for (int again = 0; again < 2; again++) { // the second answer comes from memory
             int32_t id = 0;
             if (!po_registry_register(registry, po_s("pay/ments-value"), po_s(TEXT), &id, &err))
@@ -172,7 +172,7 @@ static void test_register_half_done(void **state) {
     int32_t id = 0;
     PO_AUTO(po_registry_close) po_registry *registry = NULL;
     server_begin(&s, script);
-    assert_true(po_registry_open(s.url, &registry, &err));
+    assert_true(po_registry_open(s.url, "", &registry, &err));
     for (int i = 0; i < 2; i++) {
         err = (po_err){0};
         assert_false(
@@ -219,7 +219,7 @@ static void test_register_faults(void **state) {
         int32_t id = 5;
         PO_AUTO(po_registry_close) po_registry *registry = NULL;
         server_begin(&s, script);
-        assert_true(po_registry_open(s.url, &registry, &err));
+        assert_true(po_registry_open(s.url, "", &registry, &err));
         assert_false(
             po_registry_register(registry, po_s("pay/ments-value"), po_s(TEXT), &id, &err));
         assert_int_equal(err.kind, cases[i].kind);
@@ -253,7 +253,7 @@ static void test_schema(void **state) {
     const po_avro_schema *schema = NULL, *again = NULL;
     PO_AUTO(po_registry_close) po_registry *registry = NULL;
     server_begin(&s, script);
-    assert_true(po_registry_open(s.url, &registry, &err));
+    assert_true(po_registry_open(s.url, "", &registry, &err));
     for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) {
         assert_false(po_registry_schema(registry, 9, &schema, &err));
         assert_int_equal(err.kind, faults[i].kind);
@@ -276,7 +276,7 @@ static void test_silence(void **state) {
     const po_avro_schema *schema = NULL;
     PO_AUTO(po_registry_close) po_registry *registry = NULL;
     server_begin(&s, script);
-    assert_true(po_registry_open(s.url, &registry, &err));
+    assert_true(po_registry_open(s.url, "", &registry, &err));
     int64_t start = po_mono_ms();
     assert_false(po_registry_schema(registry, 9, &schema, &err));
     int64_t took = po_mono_ms() - start;
@@ -292,9 +292,9 @@ static void test_url(void **state) {
     (void)state;
     po_registry *registry = NULL;
     po_err err = {0};
-    assert_false(po_registry_open("file:///etc/passwd", &registry, &err));
+    assert_false(po_registry_open("file:///etc/passwd", "", &registry, &err));
     assert_int_equal(err.kind, PO_REFUSED);
-    assert_false(po_registry_open("", &registry, &err));
+    assert_false(po_registry_open("", "", &registry, &err));
     assert_null(registry);
 }
 
@@ -317,7 +317,7 @@ static void test_threads(void **state) {
     void *got[N];
     PO_AUTO(po_registry_close) po_registry *registry = NULL;
     server_begin(&s, script);
-    assert_true(po_registry_open(s.url, &registry, &err));
+    assert_true(po_registry_open(s.url, "", &registry, &err));
     for (size_t i = 0; i < N; i++)
         assert_int_equal(pthread_create(&threads[i], NULL, ask, registry), 0);
     for (size_t i = 0; i < N; i++)

@@ -466,10 +466,11 @@ bool po_batch_prune(po_batch *batch, int64_t keep_ms, bool *ret_more, po_err *er
     return true;
 }
 
-bool po_batch_open(const po_consumer *consumer, const char *registry_url, const po_pg_options *pg,
-                   po_batch **ret_batch, po_err *err) {
+bool po_batch_open(const po_consumer *consumer, const char *registry_url,
+                   const char *registry_ca_file, const po_pg_options *pg, po_batch **ret_batch,
+                   po_err *err) {
     po_registry *registry = NULL;
-    if (!po_registry_open(registry_url, &registry, err))
+    if (!po_registry_open(registry_url, registry_ca_file, &registry, err))
         return false;
     po_batch *batch = calloc(1, sizeof *batch);
     if (!batch)

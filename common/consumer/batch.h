@@ -7,7 +7,8 @@ typedef struct po_batch po_batch;
 
 // `consumer` and `pg` are lent for its lifetime; opens no connection yet.
 PO_MUST_CHECK bool po_batch_open(const po_consumer *consumer, const char *registry_url,
-                                 const po_pg_options *pg, po_batch **ret_batch, po_err *err);
+                                 const char *registry_ca_file, const po_pg_options *pg,
+                                 po_batch **ret_batch, po_err *err);
 void po_batch_close(po_batch **batch);
 void po_batch_state(po_batch *batch, void *state); // what handlers get
 bool po_batch_run(void *batch, rd_kafka_message_t **messages, size_t n, po_err *err);

@@ -172,7 +172,7 @@ static void the_inbox_forgets_what_is_old_alone(void **state) {
             "timestamptz NOT NULL DEFAULT now());"
             "INSERT INTO forgets.inbox SELECT gen_random_uuid(), now() - i * interval '1 min' "
             "FROM generate_series(0, 5009) AS i");
-    assert_true(po_batch_open(&consumer, "http://127.0.0.1:9", &pg, &batch, &err));
+    assert_true(po_batch_open(&consumer, "http://127.0.0.1:9", "", &pg, &batch, &err));
     assert_true(po_batch_prune(batch, 330000, &more, &err)); // 5.5 min
     assert_true(more);
     assert_true(po_batch_prune(batch, 330000, &more, &err));
@@ -197,7 +197,7 @@ static void a_lost_session_makes_no_refused_event_wait(void **state) {
     bool more = false;
     pg_exec(cluster, "CREATE SCHEMA visits CREATE TABLE inbox (event_id uuid PRIMARY KEY,"
                      " received_at timestamptz NOT NULL DEFAULT now())");
-    assert_true(po_batch_open(&consumer, "http://127.0.0.1:9", &pg, &batch, &err));
+    assert_true(po_batch_open(&consumer, "http://127.0.0.1:9", "", &pg, &batch, &err));
     assert_true(po_batch_prune(batch, 1000, &more, &err));
     pg_exec(cluster, "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity"
                      " WHERE application_name = 'batch_test'");

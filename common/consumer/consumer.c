@@ -32,6 +32,8 @@ static const po_setting sdk_settings[] = {
      "Further librdkafka settings, `name=value,name=value`: the operator's security settings."},
     {"REGISTRY_URL", PO_SET_TEXT, NULL, 0, 0,
      "Base URL of the schema registry (Confluent-compatible)."},
+    {"REGISTRY_CA_FILE", PO_SET_PATH, "", 0, 0,
+     "Certificates (PEM) that the registry's must lead to over https; empty: the system's."},
     {"BATCH", PO_SET_INT, "500", 1, 10000, "Most messages in one transaction."},
     {"INBOX_RETENTION", PO_SET_DURATION_MS, "8d", 24 * 3600 * 1000LL, 3650 * 24 * 3600 * 1000LL,
      "How long the inbox knows an event; at least the topics' retention and one day, checked at "
@@ -107,9 +109,15 @@ static bool check(const po_config *config, po_err *err) {
         return po_wrap(err, "PAYONCE_KAFKA_EXTRA");
     rd_kafka_conf_destroy(conf);
     PO_AUTO(po_registry_close) po_registry *registry = NULL;
-    if (!po_registry_open(po_config_text(config, "REGISTRY_URL"), &registry, err))
+    if (!po_registry_open(po_config_text(config, "REGISTRY_URL"),
+                          po_config_text(config, "REGISTRY_CA_FILE"), &registry, err))
         return po_wrap(err, "PAYONCE_REGISTRY_URL");
     return !self->check || self->check(config, err);
+}
+
+// What waiting alone does not mend.
+static bool is_alarm(const po_err *err) {
+    return po_pg_is_deployment(err) || strcmp(err->code, "certificate") == 0;
 }
 
 static bool open_loop(const po_config *config, const char *const *topics, po_batch *batch,
@@ -121,7 +129,7 @@ static bool open_loop(const po_config *config, const char *const *topics, po_bat
                                .batch = (size_t)po_config_int(config, "BATCH"),
                                .blocked_retry_ms = BLOCKED_RETRY_MS,
                                .run = po_batch_run,
-                               .is_alarm = po_pg_is_deployment,
+                               .is_alarm = is_alarm,
                                .arg = batch,
                                .beat = beat};
     return po_loop_open(&options, &conf, ret_loop, err);
@@ -188,7 +196,8 @@ static bool run(const po_config *config, po_err *err) {
                         .by_index = true,
                         .statement_timeout_ms = STATEMENT_TIMEOUT_MS};
     po_batch *batch = NULL;
-    if (!po_batch_open(self, po_config_text(config, "REGISTRY_URL"), &pg, &batch, err))
+    if (!po_batch_open(self, po_config_text(config, "REGISTRY_URL"),
+                       po_config_text(config, "REGISTRY_CA_FILE"), &pg, &batch, err))
         return false;
     void *state = NULL;
     bool fine = !self->start || self->start(config, &pg, &state, err);

@@ -488,7 +488,8 @@ bool heads_open(const heads_options *options, heads **ret_heads, po_err *err) {
                                              .done = on_verdict,
                                              .arg = h});
     heads_forget(h);
-    if (!registrar_open(options->registry_url, options->wake_fd, &h->registrar, err)) {
+    if (!registrar_open(options->registry_url, options->registry_ca_file, options->wake_fd,
+                        &h->registrar, err)) {
         heads_close(&h);
         return false;
     }

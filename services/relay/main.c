@@ -29,6 +29,8 @@ static const po_setting settings[] = {
      "Further librdkafka settings, `name=value,name=value`: the operator's security settings."},
     {"REGISTRY_URL", PO_SET_TEXT, NULL, 0, 0,
      "Base URL of the schema registry (Confluent-compatible)."},
+    {"REGISTRY_CA_FILE", PO_SET_PATH, "", 0, 0,
+     "Certificates (PEM) that the registry's must lead to over https; empty: the system's."},
     {"RELAY_LOOK_LIMIT", PO_SET_INT, "2048", 1, 8192,
      "Most rows in one look; bodies larger than 8 MiB divided by it are read one by one."},
     {"RELAY_RETENTION", PO_SET_DURATION_MS, "24h", 10 * 1000LL, 400 * 24 * HOUR_MS,
@@ -95,7 +97,8 @@ static bool check(const po_config *config, po_err *err) {
         return po_fail(err, PO_REFUSED, "setting",
                        "PAYONCE_RELAY_RETENTION is less than twice PAYONCE_RELAY_OVERLAP");
     PO_AUTO(po_registry_close) po_registry *registry = NULL;
-    if (!po_registry_open(po_config_text(config, "REGISTRY_URL"), &registry, err))
+    if (!po_registry_open(po_config_text(config, "REGISTRY_URL"),
+                          po_config_text(config, "REGISTRY_CA_FILE"), &registry, err))
         return po_wrap(err, "PAYONCE_REGISTRY_URL");
     PO_AUTO(po_free_auto) char *text = strdup(po_config_text(config, "RELAY_OUTBOXES"));
     char *names[MOST_OUTBOXES];
@@ -155,6 +158,7 @@ static void fill_options(const po_config *config) {
         .brokers = po_config_text(config, "KAFKA_BROKERS"),
         .kafka_extra = po_config_text(config, "KAFKA_EXTRA"),
         .registry_url = po_config_text(config, "REGISTRY_URL"),
+        .registry_ca_file = po_config_text(config, "REGISTRY_CA_FILE"),
         .holder = self.holder,
         .look_limit = (int32_t)po_config_int(config, "RELAY_LOOK_LIMIT"),
         .overlap_us = po_config_int(config, "RELAY_OVERLAP") * 1000,

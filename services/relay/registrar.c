@@ -107,12 +107,13 @@ static void *work(void *arg) {
     return NULL;
 }
 
-bool registrar_open(const char *registry_url, int wake_fd, registrar **ret_registrar, po_err *err) {
+bool registrar_open(const char *registry_url, const char *registry_ca_file, int wake_fd,
+                    registrar **ret_registrar, po_err *err) {
     registrar *r = calloc(1, sizeof *r);
     if (!r)
         abort();
     r->wake_fd = wake_fd;
-    if (!po_registry_open(registry_url, &r->registry, err)) {
+    if (!po_registry_open(registry_url, registry_ca_file, &r->registry, err)) {
         free(r);
         return false;
     }

@@ -12,8 +12,8 @@ typedef struct registration {
 } registration;
 
 // wake_fd: an eventfd that becomes readable when a schema has got its id.
-PO_MUST_CHECK bool registrar_open(const char *registry_url, int wake_fd, registrar **ret_registrar,
-                                  po_err *err);
+PO_MUST_CHECK bool registrar_open(const char *registry_url, const char *registry_ca_file,
+                                  int wake_fd, registrar **ret_registrar, po_err *err);
 // Blocks until a call under way has ended (≤ 5 s).
 void registrar_close(registrar **registrar);
 // subject and text are copied.

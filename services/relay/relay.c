@@ -381,6 +381,7 @@ bool relay_open(const relay_options *options, const char *outbox, relay **ret_re
                            .kafka_extra = options->kafka_extra,
                            .client_id = options->pg.application_name,
                            .registry_url = options->registry_url,
+                           .registry_ca_file = options->registry_ca_file,
                            .wake_fd = r->wake_fd,
                            .look_limit = options->look_limit};
     if (!heads_open(&heads, &r->heads, err)) {
