@@ -37,7 +37,9 @@ static const char contacts[] =
     "share the order's one sequence counter, so holes within a topic are normal. `contacts.v1` is "
     "personal data: "
     "only the service that sends receipts may read it. A tombstone (no value) erases an order's "
-    "address, and compaction takes it off the disk within about a day; keep the highest sequence "
+    "address, and compaction takes it off the disk within about a day. It is written to every "
+    "partition of the topic, under one `ce_id`, since partitions may have been added after the "
+    "address was written. Keep the highest sequence "
     "per "
     "order, tombstones included, so that a late copy changes nothing.\n\n";
 

@@ -4,12 +4,15 @@
 // Codes: only those that blame the record are rejections. Everything else, known or not, is a failure: all that is
 // unacknowledged is sent again by new producers. New ones for every failure, not only for fatal ones: that also
 // forgets what librdkafka has concluded about topics and sequence numbers.
+// Tombstones: compaction works within a partition, and Kafka moves no record when partitions are added. So the value
+// that a tombstone must erase lies wherever its key has ever belonged, and all partitions get one (FAULTS 57).
 #include "sender.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/queue.h>
 
 enum {
     DEFAULT_LIMIT = 1000000, // when a topic's own may not be read, or it does not exist yet
@@ -21,16 +24,26 @@ enum {
 
 typedef enum way { TOGETHER, ALONE } way;
 
+typedef struct tombstone { // one that is in flight
+    LIST_ENTRY(tombstone) link;
+    void *record;
+    bool given_up; // nobody waits for the verdict
+    int left;      // messages without one
+    verdict worst; // of the others
+    po_err err;    // of the worst
+} tombstone;
+
 struct sender {
     sender_options options;
     rd_kafka_t *producers[2];
     topic *topics;
     int64_t limit;    // of the main producer
-    size_t in_flight; // records
+    size_t in_flight; // messages
     bool stale;       // a topic was named, or a limit has changed, since the main producer was made
     int64_t stale_ms; // since when
     bool broken;      // by a fatal error
     po_err fault;
+    LIST_HEAD(, tombstone) tombstones;
 };
 
 static const po_kafka_setting common_settings[] = {
@@ -72,6 +85,19 @@ static void forget_limits(sender *s) {
     set_stale(s);
 }
 
+static void tombstone_verdict(sender *s, tombstone *one, verdict verdict, const po_err *err) {
+    if (verdict > one->worst) {
+        one->worst = verdict;
+        one->err = *err;
+    }
+    if (--one->left > 0)
+        return;
+    LIST_REMOVE(one, link);
+    if (!one->given_up)
+        s->options.done(s->options.arg, one->record, one->worst, &one->err);
+    free(one);
+}
+
 static void on_delivery(rd_kafka_t *kafka, const rd_kafka_message_t *message, void *opaque) {
     sender *s = opaque;
     s->in_flight--;
@@ -85,7 +111,10 @@ static void on_delivery(rd_kafka_t *kafka, const rd_kafka_message_t *message, vo
         if (message->err == RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE && kafka == s->producers[TOGETHER])
             forget_limits(s); // a topic's limit has been lowered
     }
-    s->options.done(s->options.arg, message->_private, verdict, &err);
+    if (message->len == 0) // a frame is never empty
+        tombstone_verdict(s, message->_private, verdict, &err);
+    else
+        s->options.done(s->options.arg, message->_private, verdict, &err);
 }
 
 static void on_error(rd_kafka_t *kafka, int code, const char *reason, void *opaque) {
@@ -242,6 +271,10 @@ bool sender_prepare(sender *s, bool *ret_ready, po_err *err) {
 void sender_reset(sender *s) {
     close_producer(s, TOGETHER);
     close_producer(s, ALONE);
+    for (tombstone *one; (one = LIST_FIRST(&s->tombstones));) {
+        LIST_REMOVE(one, link);
+        free(one);
+    }
     s->in_flight = 0;
     s->broken = false;
 }
@@ -251,6 +284,7 @@ sender *sender_new(const sender_options *options) {
     if (!s)
         abort();
     s->options = *options;
+    LIST_INIT(&s->tombstones);
     return s;
 }
 
@@ -297,6 +331,59 @@ static bool take_failed(po_err *err, rd_kafka_resp_err_t code) {
     return false;
 }
 
+// Takes over payload and headers when it succeeds.
+static rd_kafka_resp_err_t produce(sender *s, way way, rd_kafka_topic_t *topic, int32_t partition,
+                                   po_str key, void *payload, size_t size,
+                                   rd_kafka_headers_t *headers, void *opaque) {
+    rd_kafka_resp_err_t code =
+        rd_kafka_producev(s->producers[way], RD_KAFKA_V_RKT(topic), RD_KAFKA_V_PARTITION(partition),
+                          RD_KAFKA_V_KEY(key.p, key.n), RD_KAFKA_V_VALUE(payload, size),
+                          RD_KAFKA_V_MSGFLAGS(RD_KAFKA_MSG_F_FREE), RD_KAFKA_V_HEADERS(headers),
+                          RD_KAFKA_V_OPAQUE(opaque), RD_KAFKA_V_END);
+    if (!code)
+        s->in_flight++;
+    return code;
+}
+
+// Asked each time: librdkafka itself hears of new partitions only after minutes.
+static rd_kafka_resp_err_t count_partitions(rd_kafka_t *kafka, rd_kafka_topic_t *topic,
+                                            int *ret_n) {
+    const struct rd_kafka_metadata *found = NULL;
+    rd_kafka_resp_err_t code = rd_kafka_metadata(kafka, 0, topic, &found, ADMIN_TIMEOUT_MS);
+    if (code)
+        return code;
+    code = found->topic_cnt == 1 ? found->topics[0].err : RD_KAFKA_RESP_ERR__UNKNOWN_TOPIC;
+    *ret_n = code ? 0 : found->topics[0].partition_cnt;
+    rd_kafka_metadata_destroy(found);
+    return !code && *ret_n < 1 ? RD_KAFKA_RESP_ERR__UNKNOWN_TOPIC : code;
+}
+
+static rd_kafka_resp_err_t send_tombstone(sender *s, way way, rd_kafka_topic_t *topic, po_str key,
+                                          const rd_kafka_headers_t *headers, void *record) {
+    int n = 0;
+    rd_kafka_resp_err_t code = count_partitions(s->producers[way], topic, &n);
+    if (code)
+        return code;
+    tombstone *one = calloc(1, sizeof *one);
+    if (!one)
+        abort();
+    *one = (tombstone){.record = record, .worst = SENDER_ACKED};
+    for (; !code && one->left < n; one->left += !code) {
+        rd_kafka_headers_t *copy = rd_kafka_headers_copy(headers);
+        code = produce(s, way, topic, one->left, key, NULL, 0, copy, one);
+        if (code)
+            rd_kafka_headers_destroy(copy);
+    }
+    one->given_up =
+        code !=
+        RD_KAFKA_RESP_ERR_NO_ERROR; // not sent, for the caller; what is on its way does no harm
+    if (one->left > 0)
+        LIST_INSERT_HEAD(&s->tombstones, one, link);
+    else
+        free(one);
+    return code;
+}
+
 bool sender_send(sender *s, topic *topic, bool alone, po_str key, void *payload, size_t size,
                  rd_kafka_headers_t *headers, void *record, po_err *err) {
     way way = alone ? ALONE : TOGETHER;
@@ -304,17 +391,15 @@ bool sender_send(sender *s, topic *topic, bool alone, po_str key, void *payload,
     rd_kafka_resp_err_t code = RD_KAFKA_RESP_ERR_NO_ERROR;
     if (!*handle && !(*handle = rd_kafka_topic_new(s->producers[way], topic->name, NULL)))
         code = rd_kafka_last_error();
+    if (!code && payload)
+        code = produce(s, way, *handle, RD_KAFKA_PARTITION_UA, key, payload, size, headers, record);
+    else if (!code)
+        code = send_tombstone(s, way, *handle, key, headers, record);
+    if (code || !payload)
+        rd_kafka_headers_destroy(headers);
     if (!code)
-        code = rd_kafka_producev(
-            s->producers[way], RD_KAFKA_V_RKT(*handle), RD_KAFKA_V_KEY(key.p, key.n),
-            RD_KAFKA_V_VALUE(payload, size), RD_KAFKA_V_MSGFLAGS(RD_KAFKA_MSG_F_FREE),
-            RD_KAFKA_V_HEADERS(headers), RD_KAFKA_V_OPAQUE(record), RD_KAFKA_V_END);
-    if (!code) {
-        s->in_flight++;
         return true;
-    }
     free(payload);
-    rd_kafka_headers_destroy(headers);
     return take_failed(err, code);
 }
 

@@ -41,13 +41,15 @@ PO_MUST_CHECK bool sender_prepare(sender *sender, bool *ret_ready, po_err *err);
 // Whether a record of this size (key and headers included) may be too large for a batch.
 bool sender_wants_alone(const sender *sender, size_t size);
 // Takes over payload (malloc; NULL: tombstone) and headers, whatever comes of it. REFUSED: no broker would take
-// this record. RETRY with librdkafka's code: not sent, sender_reset is due.
+// this record. RETRY with librdkafka's code: not sent, sender_reset is due. A tombstone goes to every partition of the
+// topic, since its key may have lived in another one before partitions were added; it blocks up to 3 s while it asks
+// how many there are, and its one verdict comes when all are known.
 PO_MUST_CHECK bool sender_send(sender *sender, topic *topic, bool alone, po_str key, void *payload,
                                size_t size, rd_kafka_headers_t *headers, void *record, po_err *err);
 
 // Delivers the verdicts that have come; false when a producer is beyond repair: sender_reset is due.
 PO_MUST_CHECK bool sender_poll(sender *sender, po_err *err);
-size_t sender_in_flight(const sender *sender);
+size_t sender_in_flight(const sender *sender); // messages: a tombstone's are several
 // Drops the producers; what is in flight has no verdict any more and may be stored or not.
 void sender_reset(sender *sender);
 // For tests of what librdkafka does by itself: a fatal error, as the broker would cause one.

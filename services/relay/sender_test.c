@@ -110,6 +110,29 @@ static void test_records_and_tombstones_are_acknowledged(void **state) {
     assert_int_equal(sender_in_flight(f->sender), 0);
 }
 
+// FAULTS 57: a message for each partition, and one verdict, the worst of theirs.
+static void test_a_tombstone_goes_to_every_partition(void **state) {
+    fixture *f = *state;
+    prepare(f);
+    assert_true(send_one(f, false, "gone", 0, NULL));
+    assert_int_equal(sender_in_flight(f->sender), 3);
+    assert_true(await(f, 1));
+    assert_int_equal(f->counts[SENDER_ACKED], 1);
+    assert_int_equal(sender_in_flight(f->sender), 0);
+    rd_kafka_mock_push_request_errors(f->mock, PRODUCE, 1, RD_KAFKA_RESP_ERR_INVALID_RECORD);
+    assert_true(send_one(f, true, "gone", 0, NULL));
+    assert_true(await(f, 2));
+    assert_int_equal(f->counts[SENDER_REJECTED], 1);
+    assert_string_equal(f->code, "INVALID_RECORD");
+    assert_true(send_one(f, false, "gone", 0, NULL)); // in flight when the producers are dropped
+    sender_reset(f->sender);
+    assert_int_equal(sender_in_flight(f->sender), 0);
+    prepare(f);
+    assert_true(send_one(f, false, "gone", 0, NULL));
+    assert_true(await(f, 3));
+    assert_int_equal(f->counts[SENDER_ACKED], 2);
+}
+
 static void assert_class(fixture *f, rd_kafka_resp_err_t code, verdict verdict) {
     rd_kafka_mock_push_request_errors(f->mock, PRODUCE, 1, code);
     memset(f->counts, 0, sizeof f->counts);
@@ -249,6 +272,8 @@ static void test_a_large_record_goes_alone(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_a_tombstone_goes_to_every_partition, set_up,
+                                        tear_down),
         cmocka_unit_test_setup_teardown(test_records_and_tombstones_are_acknowledged, set_up,
                                         tear_down),
         cmocka_unit_test_setup_teardown(test_what_blames_the_record_is_a_rejection, set_up,

@@ -8,7 +8,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions, ResourceType
 from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer
 from confluent_kafka.serialization import MessageField, SerializationContext
@@ -17,6 +17,7 @@ from conftest import Services
 from outboxes import V1, V2, Outbox, decode, firsts, header, key_of
 from service import Service
 from stack import Stack
+from topic import in_partition
 from wait import until
 
 LIMIT = "20000"  # max.message.bytes of topics here
@@ -47,6 +48,33 @@ def set_topic(stack: Stack, topic: str, name: str, value: str) -> None:
     entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
     stack.kafka.admin.incremental_alter_configs([resource])[resource].result(30)
+
+
+# --- Tombstones
+
+def test_faults_57_a_tombstone_reaches_what_lies_in_another_partition(stack: Stack, services: Services, tag: str) -> None:
+    """FAULTS 57: partitions are added after an address was written. Kafka leaves it where it is, and compaction works
+    within a partition, so the tombstone goes to all of them, also of a relay that runs on."""
+    kafka = stack.kafka
+    outbox = Outbox(stack.postgres, kafka, tag, f"{tag}.v1").create(partitions=1)
+    stack.postgres.query(f"ALTER TABLE {tag}.outbox DROP CONSTRAINT outbox_tombstone_topic")
+    relay = services.start("relay", env=outbox.env())
+    keys = [in_partition("order-", p) for p in range(6)]
+    tombstone = (f"INSERT INTO {tag}.outbox (topic, key, event_id, ce_type, ce_source, ce_time, sequence) VALUES"
+                 " (%s, %s, gen_random_uuid(), 'payonce.contact.erased', '/payonce/test', now(), 2)")
+    with stack.postgres.connect() as conn:
+        for key in keys:
+            outbox.put(conn, key)
+        until(is_settled(relay, 6, outbox))
+        kafka.admin.create_partitions([NewPartitions(outbox.topic, 6)])[outbox.topic].result(30)
+        until(lambda: len(kafka.ends(outbox.topic)) == 6, what="the partitions are there")
+        for key in keys:
+            conn.execute(tombstone, (outbox.topic, key))
+    until(is_settled(relay, 12, outbox))
+    erased = {(m.partition(), key_of(m)) for m in kafka.records(outbox.topic) if m.value() is None}
+    assert erased == {(p, key) for p in range(6) for key in keys}
+    first = [key_of(m) for m in kafka.records(outbox.topic) if m.partition() == 0 and m.value() is not None]
+    assert sorted(first) == sorted(keys), "where the values lie"
 
 
 # --- Order and loss
