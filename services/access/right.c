@@ -5,7 +5,7 @@ po_str right_key(po_arena *arena, po_str order_id, int32_t qualification) {
     int n = (int)order_id.n;
     return po_s(qualification == 1
                     ? po_printf(arena, "grant:%.*s", n, order_id.p)
-                    : po_printf(arena, "grant:%.*s:g%d", n, order_id.p, qualification));
+                    : po_printf(arena, "grant.g%d:%.*s", qualification, n, order_id.p));
 }
 
 void right_content(po_str order_id, po_str customer_id, po_str purpose, po_str item,

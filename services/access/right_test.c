@@ -12,8 +12,27 @@ static void test_key(void **state) {
     (void)state;
     PO_AUTO(po_arena_free) po_arena *arena = po_arena_new();
     assert_string_equal(right_key(arena, po_s("o-1"), 1).p, "grant:o-1");
-    assert_string_equal(right_key(arena, po_s("o-1"), 2).p, "grant:o-1:g2");
-    assert_string_equal(right_key(arena, po_s("o-1"), 11).p, "grant:o-1:g11");
+    assert_string_equal(right_key(arena, po_s("o-1"), 2).p, "grant.g2:o-1");
+    assert_string_equal(right_key(arena, po_s("o-1"), 11).p, "grant.g11:o-1");
+}
+
+// FAULTS 45: no two operations share a key, whatever an order is called.
+static void test_keys_are_injective(void **state) {
+    (void)state;
+    PO_AUTO(po_arena_free) po_arena *arena = po_arena_new();
+    static const char *const orders[] = {
+        "X",     "X:g2", "X:g2:g2", ":X",         "X:",  "g2:X",    "grant:X", "grant.g2:X",
+        ".g2:X", "1",    "X:g11",   "grant.g1:X", "2:X", "X:g1:g1", ":"};
+    enum { ORDERS = sizeof orders / sizeof *orders, GENERATIONS = 12 };
+    const char *keys[ORDERS * GENERATIONS];
+    size_t n = 0;
+    for (size_t i = 0; i < ORDERS; i++)
+        for (int generation = 1; generation <= GENERATIONS; generation++) {
+            keys[n] = right_key(arena, po_s(orders[i]), generation).p;
+            for (size_t j = 0; j < n; j++)
+                assert_string_not_equal(keys[j], keys[n]);
+            n++;
+        }
 }
 
 static void test_content(void **state) {
@@ -38,6 +57,8 @@ static void test_content(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_key), cmocka_unit_test(test_content)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_key),
+                                       cmocka_unit_test(test_keys_are_injective),
+                                       cmocka_unit_test(test_content)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -80,8 +80,7 @@ static bool to_target(po_consumer_tx *tx, const po_delivery *d, po_err *err) {
     po_arg_i64(args, to.customer_credit);
     po_arg_i64(args, to.suspense);
     po_arg_text(args, clearing_of(tx->arena, e));
-    po_arg_text(args, po_s(po_printf(tx->arena, "journal:%.*s:%" PRId64, (int)e->order_id.n,
-                                     e->order_id.p, e->sequence)));
+    po_arg_text(args, journal_key(tx->arena, e->order_id, e->sequence));
     po_arg_uuid(args, e->event_id);
     po_arg_text(args, e->type);
     po_arg_time(args, e->occurred_at_us);

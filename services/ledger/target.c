@@ -2,6 +2,8 @@
 // credit; in any other state nobody knows yet whose it is → suspense.
 #include "target.h"
 
+#include <inttypes.h>
+
 target target_of(const po_payment_event *event) {
     target to = {.net = event->received - event->refunded};
     if (po_str_is(event->state, "paid")) {
@@ -11,4 +13,8 @@ target target_of(const po_payment_event *event) {
         to.suspense = to.net;
     }
     return to;
+}
+
+po_str journal_key(po_arena *arena, po_str order_id, int64_t sequence) {
+    return po_s(po_printf(arena, "journal:%.*s:%" PRId64, (int)order_id.n, order_id.p, sequence));
 }

@@ -8,3 +8,5 @@ typedef struct target {
 } target;
 
 target target_of(const po_payment_event *event);
+// "journal:ORDER:SEQUENCE". What follows the last ':' is a number, so an order may hold what it likes.
+po_str journal_key(po_arena *arena, po_str order_id, int64_t sequence);

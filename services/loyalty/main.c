@@ -66,8 +66,7 @@ static bool to_target(po_consumer_tx *tx, const po_delivery *d, po_err *err) {
     po_arg_text(args, e->customer_id);
     po_arg_i64(args, e->sequence);
     po_arg_text(args, po_position_text(tx->arena, e));
-    po_arg_text(args, po_s(po_printf(tx->arena, "points:%.*s:%" PRId64, (int)e->order_id.n,
-                                     e->order_id.p, e->sequence)));
+    po_arg_text(args, entry_key(tx->arena, e->order_id, e->sequence));
     if (keep)
         po_arg_null(args);
     else

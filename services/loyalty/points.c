@@ -1,6 +1,8 @@
 // P(due) = floor(due / per): what the order gives when it is paid in full; a second payment adds nothing.
 #include "points.h"
 
+#include <inttypes.h>
+
 static const points_rule *rule_find(const points_rules *rules, po_unit unit) {
     for (size_t i = 0; i < rules->n; i++)
         if (po_unit_eq(rules->at[i].unit, unit))
@@ -55,4 +57,8 @@ bool points_target(const points_rules *rules, const po_payment_event *event, int
     *ret_keep = !paid && !po_str_is(event->state, "reversed");
     *ret_points = points;
     return true;
+}
+
+po_str entry_key(po_arena *arena, po_str order_id, int64_t sequence) {
+    return po_s(po_printf(arena, "points:%.*s:%" PRId64, (int)order_id.n, order_id.p, sequence));
 }

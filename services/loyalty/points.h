@@ -21,3 +21,5 @@ PO_MUST_CHECK bool rules_parse(po_str text, points_rules *ret_rules, po_err *err
 // the order keeps what it has: ret_keep.
 PO_MUST_CHECK bool points_target(const points_rules *rules, const po_payment_event *event,
                                  int64_t *ret_points, bool *ret_keep, po_err *err);
+// "points:ORDER:SEQUENCE". What follows the last ':' is a number, so an order may hold what it likes.
+po_str entry_key(po_arena *arena, po_str order_id, int64_t sequence);

@@ -1,4 +1,5 @@
 // Points: rules as text, and the target of each position.
+#include "base/cleanup.h"
 #include "points.h"
 
 #include <setjmp.h>
@@ -96,8 +97,28 @@ static void moves_to_the_position(void **state) {
     }
 }
 
+// FAULTS 45: no two of them share a key, whatever an order is called.
+static void keys_are_injective(void **state) {
+    (void)state;
+    PO_AUTO(po_arena_free) po_arena *arena = po_arena_new();
+    static const char *const orders[] = {"X", "X:1", "X:1:1", ":X", "X:", "1", "1:1", "X:11", ":"};
+    static const int64_t sequences[] = {1, 11, 2, 111, INT64_MAX};
+    enum {
+        ORDERS = sizeof orders / sizeof *orders,
+        SEQUENCES = sizeof sequences / sizeof *sequences
+    };
+    const char *keys[ORDERS * SEQUENCES];
+    for (size_t n = 0; n < ORDERS * SEQUENCES; n++) {
+        keys[n] = entry_key(arena, po_s(orders[n / SEQUENCES]), sequences[n % SEQUENCES]).p;
+        for (size_t j = 0; j < n; j++)
+            assert_string_not_equal(keys[j], keys[n]);
+    }
+    assert_string_equal(keys[0], "points:X:1");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(keys_are_injective),
         cmocka_unit_test(reads_rules),
         cmocka_unit_test(refuses_bad_rules),
         cmocka_unit_test(moves_to_the_position),
