@@ -11,7 +11,7 @@ typedef struct receipt {
     int64_t paid_at_us;
 } receipt;
 
-// "payment_receipt:PURPOSE:ORDER".
+// "payment_receipt:PURPOSE:ORDER". A purpose holds no ':', so an order may hold what it likes.
 po_str mail_key(po_arena *arena, po_str purpose, po_str order_id);
 // "<32 hex digits of the key's SHA-256@domain>".
 po_str mail_message_id(po_arena *arena, po_str key, const char *domain);

@@ -34,6 +34,25 @@ static void test_key_and_message_id(void **state) {
                         "<e222bbd5fcda7445782a89220bb5eaf5@shop.example>");
 }
 
+// FAULTS 45: no two mails share a key or a Message-ID, whatever an order is called.
+static void test_keys_are_injective(void **state) {
+    (void)state;
+    static const char *const purposes[] = {"deposit", "invoice", "package", "membership", "course"};
+    static const char *const orders[] = {"X", "course:X", ":X", "X:", "payment_receipt:course:X",
+                                         ":"};
+    enum { PURPOSES = sizeof purposes / sizeof *purposes, ORDERS = sizeof orders / sizeof *orders };
+    po_str keys[PURPOSES * ORDERS];
+    const char *ids[PURPOSES * ORDERS];
+    for (size_t n = 0; n < PURPOSES * ORDERS; n++) {
+        keys[n] = mail_key(arena, po_s(purposes[n / ORDERS]), po_s(orders[n % ORDERS]));
+        ids[n] = mail_message_id(arena, keys[n], "shop.example").p;
+        for (size_t j = 0; j < n; j++) {
+            assert_string_not_equal(keys[j].p, keys[n].p);
+            assert_string_not_equal(ids[j], ids[n]);
+        }
+    }
+}
+
 static void test_amount(void **state) {
     (void)state;
     static const struct {
@@ -235,9 +254,13 @@ static void test_long_item(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_key_and_message_id), cmocka_unit_test(test_amount),
-        cmocka_unit_test(test_header_text),        cmocka_unit_test(test_long_header_text),
-        cmocka_unit_test(test_addresses),          cmocka_unit_test(test_text),
+        cmocka_unit_test(test_keys_are_injective),
+        cmocka_unit_test(test_key_and_message_id),
+        cmocka_unit_test(test_amount),
+        cmocka_unit_test(test_header_text),
+        cmocka_unit_test(test_long_header_text),
+        cmocka_unit_test(test_addresses),
+        cmocka_unit_test(test_text),
         cmocka_unit_test(test_long_item),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

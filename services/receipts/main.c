@@ -4,16 +4,21 @@
 // same mail and never as another one. A row moves
 //   waiting_address ─contact.set─► due ─accepted─► sent
 //   waiting_address ─wait over, no address─► review ─contact.set─► due
-//   due ─refused for good, attempts used up, or address erased─► review
-//   (nothing) ─no receipt wanted─► not_wanted
+//   due ─refused for good, attempts used up, too often in doubt, or address erased─► review
+//   (nothing) ─no contact─► not_wanted ─contact.set─► due
 // and nothing that comes again moves it back.
+// What is not done may be tried as often as an outage lasts. What may be done is tried a few times only, since each
+// may be a copy in the customer's mailbox: an attempt is counted as in doubt before the mail goes out, and that is
+// taken back once it is known that the server did not take it.
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "consumer/consumer.h"
 #include "mail.h"
 #include "migration_files.h"
 #include "smtp.h"
 
 #include <curl/curl.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 
 enum {
@@ -24,7 +29,7 @@ enum {
     ST_CLAIM,
     ST_LATER,
     ST_DEPTH,
-    ST_ADDRESS,
+    ST_BEGIN,
     ST_SENT,
     ST_REVIEW,
     ST_NO_ADDRESS,
@@ -36,31 +41,33 @@ static const po_stmt statements[] = {
          "INSERT INTO receipts.contact AS c (order_id, sequence, email) VALUES ($1, $2, $3) "
          "ON CONFLICT (order_id) DO UPDATE SET sequence = excluded.sequence, "
          "email = excluded.email WHERE c.sequence < excluded.sequence RETURNING true"},
-    // $1 order. Mails that had no address, or were not delivered to the one before.
+    // $1 order. Mails that nobody gave an address for, or that were not delivered to the one before.
     [ST_WANT_AGAIN] = {"want_again",
                        "UPDATE receipts.mail SET state = 'due', due_at = now(), attempts = 0, "
-                       "last_error = NULL "
-                       "WHERE order_id = $1 AND state IN ('waiting_address', 'review')"},
+                       "doubts = 0, last_error = NULL WHERE order_id = $1 "
+                       "AND state IN ('waiting_address', 'not_wanted', 'review')"},
     // $1 key, $2 Message-ID, $3 order, $4 customer, $5 purpose, $6 item, $7 minor, $8 currency, $9 exponent,
-    // $10 paid at, $11 wanted, $12 wait for the address in ms. A row comes back when it was news.
+    // $10 paid at, $11 wanted, $12 wait for the address in ms. A row comes back when it was news. The contact's row is
+    // made if need be, and locked: an address that is on its way in another session is either seen here, or finds this
+    // mail. One that is known is used whatever the event says, since it was given after the event.
     [ST_ASK] =
         {"ask",
+         "WITH contact AS (INSERT INTO receipts.contact AS c (order_id, sequence) VALUES ($3, 0) "
+         "ON CONFLICT (order_id) DO UPDATE SET sequence = c.sequence "
+         "RETURNING email IS NOT NULL AS known) "
          "INSERT INTO receipts.mail (mail_key, message_id, order_id, customer_id, purpose, item, "
          "amount_minor, currency, exponent, paid_at, state, due_at) "
          "SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, "
-         "CASE WHEN NOT $11 THEN 'not_wanted' WHEN known THEN 'due' ELSE 'waiting_address' END, "
-         "CASE WHEN NOT $11 THEN NULL WHEN known THEN now() "
-         "ELSE now() + $12::bigint * interval '1 ms' END "
-         "FROM (SELECT EXISTS (SELECT FROM receipts.contact WHERE order_id = $3 "
-         "AND email IS NOT NULL) AS known) AS contact "
-         "ON CONFLICT (mail_key) DO NOTHING RETURNING true"},
+         "CASE WHEN known THEN 'due' WHEN $11 THEN 'waiting_address' ELSE 'not_wanted' END, "
+         "CASE WHEN known THEN now() WHEN $11 THEN now() + $12::bigint * interval '1 ms' END "
+         "FROM contact ON CONFLICT (mail_key) DO NOTHING RETURNING true"},
     // $1 key, $2 order, $3 customer, $4 minor, $5 currency, $6 exponent → says the same?
     [ST_SAME] =
         {"same",
          "SELECT order_id = $2 AND customer_id = $3 AND amount_minor = $4 AND currency = $5 "
          "AND exponent = $6 FROM receipts.mail WHERE mail_key = $1"},
     [ST_CLAIM] = {"mail_claim",
-                  "UPDATE receipts.mail m SET lease_token = $2, "
+                  "UPDATE receipts.mail m SET attempts = attempts + 1, lease_token = $2, "
                   "lease_until = now() + $3::bigint * interval '1 ms' "
                   "FROM (SELECT mail_key FROM receipts.mail WHERE due_at <= now() "
                   "AND (lease_until IS NULL OR lease_until <= now()) ORDER BY due_at LIMIT $1 "
@@ -71,27 +78,28 @@ static const po_stmt statements[] = {
         {"mail_later",
          "UPDATE receipts.mail SET state = 'due', "
          "due_at = now() + $3::bigint * interval '1 ms', "
-         "attempts = attempts + 1, lease_token = NULL, lease_until = NULL, last_error = $4 "
+         "doubts = CASE WHEN $5 THEN doubts ELSE greatest(doubts - 1, 0) END, "
+         "lease_token = NULL, lease_until = NULL, last_error = $4 "
          "WHERE mail_key = $1 AND lease_token = $2 AND state IN ('waiting_address', 'due')"},
     [ST_DEPTH] =
         {"mail_depth",
          "SELECT count(*), coalesce((extract(epoch FROM max(now() - due_at)) * 1000)::bigint, 0) "
          "FROM receipts.mail WHERE due_at <= now()"},
-    // $1 key, $2 token → the address, or NULL, and the state; no row when the lease is lost.
-    [ST_ADDRESS] = {"address",
-                    "SELECT c.email, m.state FROM receipts.mail m LEFT JOIN receipts.contact c "
-                    "USING (order_id) WHERE m.mail_key = $1 AND m.lease_token = $2 "
-                    "AND m.lease_until > now()"},
+    // $1 key, $2 token → the address, or NULL; the state; attempts in doubt, this one included until its outcome says
+    // otherwise. No row when the lease is lost.
+    [ST_BEGIN] = {"begin", "UPDATE receipts.mail m SET doubts = doubts + 1 WHERE mail_key = $1 "
+                           "AND lease_token = $2 AND lease_until > now() RETURNING (SELECT email "
+                           "FROM receipts.contact c WHERE c.order_id = m.order_id), state, doubts"},
     // $1 key, $2 token
     [ST_SENT] =
         {"sent",
          "UPDATE receipts.mail SET state = 'sent', sent_at = now(), due_at = NULL, "
-         "attempts = attempts + 1, lease_token = NULL, lease_until = NULL, last_error = NULL "
+         "lease_token = NULL, lease_until = NULL, last_error = NULL "
          "WHERE mail_key = $1 AND lease_token = $2 AND state IN ('waiting_address', 'due')"},
     // $1 key, $2 token, $3 why
     [ST_REVIEW] =
         {"review",
-         "UPDATE receipts.mail SET state = 'review', due_at = NULL, attempts = attempts + 1, "
+         "UPDATE receipts.mail SET state = 'review', due_at = NULL, "
          "lease_token = NULL, lease_until = NULL, last_error = $3 "
          "WHERE mail_key = $1 AND lease_token = $2 AND state IN ('waiting_address', 'due')"},
     // $1 key, $2 token, $3 the state in which there was no address. A contact that came since has changed it, or
@@ -109,6 +117,9 @@ static const po_setting settings[] = {
      "Mail server, `smtp://HOST:PORT`, or `smtps://HOST:PORT` for TLS from the first byte."},
     {"SMTP_TLS", PO_SET_TEXT, "try", 0, 16,
      "STARTTLS on an `smtp://` connection: `none`, `try` (when offered) or `require`."},
+    {"SMTP_CA_FILE", PO_SET_PATH, "", 0, 0,
+     "Certificates (PEM) that the mail server's must lead to; empty: the system's. A certificate "
+     "that does not is told as an error at once, and no mail goes out."},
     {"SMTP_USER", PO_SET_TEXT, "", 0, 255, "Login at the mail server; empty: none."},
     {"SMTP_PASSWORD", PO_SET_SECRET, "", 0, 1024, "Password of that login."},
     {"SMTP_TIMEOUT", PO_SET_DURATION_MS, "30s", 100, 300000,
@@ -127,12 +138,20 @@ static const po_setting settings[] = {
     {0},
 };
 
-enum { BACKOFF_MS = 1000, BACKOFF_CAP_MS = 600000, IDLE_MS = 1000, RECORD_MS = 15000 };
+enum {
+    BACKOFF_MS = 1000,
+    BACKOFF_CAP_MS = 600000,
+    IDLE_MS = 1000,
+    RECORD_MS = 15000,
+    ALARM_EVERY_MS = 60000, // of what concerns every mail alike
+    MOST_DOUBTS = 3, // deliveries that may have been done: so many copies of one mail at most
+};
 
 typedef struct receipts {
     smtp_server server;
     const char *from, *domain;
     int64_t address_wait_ms, attempts_max;
+    _Atomic int64_t alarm_at_ms; // not before then once more
     po_workers *workers;
 } receipts;
 
@@ -140,9 +159,9 @@ static po_metric *mails_total;
 
 static void declare_metrics(void) {
     po_work_declare_metrics();
-    mails_total =
-        po_metric_new(PO_COUNTER, "payonce_receipts_mails_total",
-                      "Attempts to send a mail: sent, later, in_doubt or review.", "outcome");
+    mails_total = po_metric_new(
+        PO_COUNTER, "payonce_receipts_mails_total",
+        "Attempts to send a mail: sent, later, in_doubt, certificate or review.", "outcome");
 }
 
 // --- Events
@@ -177,9 +196,10 @@ static bool on_asked(po_consumer_tx *tx, const po_delivery *delivery, const po_r
 // The mail names what was due, not what came in: that stays the same when the order is topped up, overpaid or
 // qualifies again, so the mail of a payment is one and the same whichever event asks for it.
 static bool on_qualified(po_consumer_tx *tx, const po_delivery *delivery, po_err *err) {
-    (void)err;
     const receipts *self = tx->state;
     const po_payment_event *event = delivery->payment;
+    if (event->purpose.n > 0 && memchr(event->purpose.p, ':', event->purpose.n))
+        return po_fail(err, PO_REFUSED, "purpose", "a purpose with a ':' would share its key");
     po_str key = mail_key(tx->arena, event->purpose, event->order_id);
     po_args *args = po_args_new(tx->arena);
     po_arg_text(args, key);
@@ -251,7 +271,8 @@ static po_work_outcome record(po_pg *pg, const po_stmt *stmt, po_args *args, con
     PO_AUTO(po_res_done) po_res *res = NULL;
     po_err err = {0};
     if (!po_pg_run(pg, stmt, args, &res, &err)) {
-        po_log_err(PO_WARN, "outcome of a mail not recorded", &err, PO_TEXT("outcome", outcome));
+        po_log_err(po_pg_is_deployment(&err) ? PO_ERROR : PO_WARN, "outcome of a mail not recorded",
+                   &err, PO_TEXT("outcome", outcome));
         return PO_WORK_SKIP;
     }
     if (po_res_affected(res) == 0)
@@ -308,38 +329,58 @@ static receipt receipt_of_row(const po_work_item *item) {
     return one;
 }
 
-// What a failed attempt leads to: later, or review once there is no use in another.
-static po_work_outcome after_failure(const receipts *self, po_pg *pg, const po_work_item *item,
-                                     po_arena *arena, const po_err *err) {
-    bool last = item->attempts + 1 >= self->attempts_max;
-    if (err->kind == PO_REFUSED || last)
-        return refused(
-            pg, item, arena,
-            po_printf(arena, "%s %s", err->kind == PO_REFUSED ? "refused" : "gave_up", err->code));
-    po_count(mails_total, err->kind == PO_UNCERTAIN ? "in_doubt" : "later", 1);
+// A certificate that is not trusted: waiting mends nothing, and every mail meets the same.
+static void alarm_certificate(receipts *self, const po_err *err) {
+    int64_t now_ms = po_mono_ms(), at_ms = self->alarm_at_ms;
+    if (now_ms >= at_ms &&
+        atomic_compare_exchange_strong(&self->alarm_at_ms, &at_ms, now_ms + ALARM_EVERY_MS))
+        po_log_err(PO_ERROR, "the mail server's certificate is not trusted: no mail goes out", err,
+                   PO_TEXT("server", self->server.url));
+}
+
+// What a failed attempt leads to: later, or review once there is no use in another, or too much harm.
+static po_work_outcome after_failure(receipts *self, po_pg *pg, const po_work_item *item,
+                                     int64_t doubts, po_arena *arena, const po_err *err) {
+    const char *end = err->kind == PO_REFUSED                              ? "refused"
+                      : err->kind == PO_UNCERTAIN && doubts >= MOST_DOUBTS ? "in_doubt"
+                      : item->attempts >= self->attempts_max               ? "gave_up"
+                                                                           : NULL;
+    if (end)
+        return refused(pg, item, arena, po_printf(arena, "%s %s", end, err->code));
+    bool certificate = strcmp(err->code, "certificate") == 0;
+    if (certificate)
+        alarm_certificate(self, err);
+    po_count(mails_total,
+             certificate                 ? "certificate"
+             : err->kind == PO_UNCERTAIN ? "in_doubt"
+                                         : "later",
+             1);
     return PO_WORK_LATER;
 }
 
 static po_work_outcome send_one(void *arg, po_pg *pg, const po_work_item *item, po_arena *arena,
                                 po_err *err) {
-    const receipts *self = arg;
-    PO_AUTO(po_res_done) po_res *address = NULL;
-    if (!po_pg_run(pg, &statements[ST_ADDRESS], guard(item, arena), &address, err))
+    receipts *self = arg;
+    PO_AUTO(po_res_done) po_res *begun = NULL;
+    if (!po_pg_run(pg, &statements[ST_BEGIN], guard(item, arena), &begun, err))
         return PO_WORK_SKIP; // the lease runs out
-    if (po_res_rows(address) == 0)
+    if (po_res_rows(begun) == 0)
         return PO_WORK_SKIP;
-    if (po_res_null(address, 0, 0))
-        return no_address(pg, item, arena, po_res_text(address, 0, 1));
-    po_str to = po_str_copy(arena, po_res_text(address, 0, 0));
+    if (po_res_null(begun, 0, 0))
+        return no_address(pg, item, arena, po_res_text(begun, 0, 1));
+    po_str to = po_str_copy(arena, po_res_text(begun, 0, 0));
+    int64_t doubts = po_res_i64(begun, 0, 2);
     if (!mail_address_valid(to))
         return refused(pg, item, arena, "bad_address");
+    if (doubts > MOST_DOUBTS)
+        return refused(pg, item, arena, "in_doubt no_record");
 
     receipt one = receipt_of_row(item);
     po_str text = mail_text(arena, &one, po_s(self->from), to);
     PO_AUTO(smtp_close)
     smtp_talk *talk = smtp_open(&self->server); // says QUIT after the outcome is recorded
     if (!smtp_send(talk, self->from, to.p, text, err))
-        return after_failure(self, pg, item, arena, err);
+        return after_failure(self, pg, item, doubts, arena, err);
     return record(pg, &statements[ST_SENT], guard(item, arena), "sent");
 }
 
@@ -406,6 +447,7 @@ static bool start(const po_config *config, const po_pg_options *pg, void **ret_s
                                  .helo = self->domain,
                                  .user = po_config_text(config, "SMTP_USER"),
                                  .password = po_config_text(config, "SMTP_PASSWORD"),
+                                 .ca_file = po_config_text(config, "SMTP_CA_FILE"),
                                  .timeout_ms = po_config_int(config, "SMTP_TIMEOUT")};
     (void)tls_parse(po_config_text(config, "SMTP_TLS"), &self->server.tls);
     // One row a claim: the lease covers one conversation, so no mail is sent twice for having waited its turn.

@@ -5,6 +5,9 @@
 #include <curl/curl.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/socket.h>
+
+static const long QUIT_SECONDS = 1; // libcurl's shortest
 
 struct smtp_talk {
     CURL *curl;
@@ -15,8 +18,8 @@ struct smtp_talk {
     smtp_phase phase;
 };
 
-bool smtp_verdict(bool accepted, smtp_phase phase, long reply, po_err *err) {
-    if (accepted)
+bool smtp_verdict(smtp_phase phase, long reply, po_err *err) {
+    if (phase == SMTP_BODY && reply >= 200 && reply <= 299)
         return true;
     char code[16];
     snprintf(code, sizeof code, "%ld", reply);
@@ -44,13 +47,17 @@ static int on_debug(CURL *curl, curl_infotype type, char *data, size_t n, void *
         const char *command;
         smtp_phase phase;
     } commands[] = {{"MAIL ", SMTP_MAIL}, {"RCPT ", SMTP_RCPT}, {"DATA", SMTP_DATA}};
-    (void)curl;
     smtp_talk *self = arg;
-    for (size_t i = 0; type == CURLINFO_HEADER_OUT && i < sizeof commands / sizeof *commands; i++) {
+    if (type != CURLINFO_HEADER_OUT)
+        return 0;
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
         size_t length = strlen(commands[i].command);
         if (n >= length && memcmp(data, commands[i].command, length) == 0)
             self->phase = commands[i].phase;
     }
+    // After a refusal libcurl says QUIT by itself; its wait for the answer is bounded from here on.
+    if (n >= 4 && memcmp(data, "QUIT", 4) == 0)
+        (void)curl_easy_setopt(curl, CURLOPT_SERVER_RESPONSE_TIMEOUT, QUIT_SECONDS);
     return 0;
 }
 
@@ -62,9 +69,18 @@ smtp_talk *smtp_open(const smtp_server *server) {
     return self;
 }
 
+// A connection that is kept is told QUIT when it is closed, and libcurl waits for the answer as long as for any
+// other. With nothing more to be read the wait ends at once, also under TLS.
+static void hear_no_more(CURL *curl) {
+    curl_socket_t fd = CURL_SOCKET_BAD;
+    if (curl_easy_getinfo(curl, CURLINFO_ACTIVESOCKET, &fd) == CURLE_OK && fd != CURL_SOCKET_BAD)
+        (void)shutdown(fd, SHUT_RD);
+}
+
 void smtp_close(smtp_talk **talk) {
     if (!*talk)
         return;
+    hear_no_more((*talk)->curl);
     curl_easy_cleanup((*talk)->curl);
     curl_slist_free_all((*talk)->recipients);
     free(*talk);
@@ -86,13 +102,16 @@ static void set_options(smtp_talk *self, const char *from) {
     must(curl_easy_setopt(curl, CURLOPT_PROXY, "")); // not what the environment says for the web
     must(curl_easy_setopt(curl, CURLOPT_NOSIGNAL, 1L));
     must(curl_easy_setopt(curl, CURLOPT_TIMEOUT_MS, (long)server->timeout_ms));
-    // Also bounds the wait for the answer to QUIT.
     must(curl_easy_setopt(curl, CURLOPT_SERVER_RESPONSE_TIMEOUT,
                           (long)(server->timeout_ms + 999) / 1000));
     static const long tls[] = {[SMTP_TLS_NONE] = CURLUSESSL_NONE,
                                [SMTP_TLS_TRY] = CURLUSESSL_TRY,
                                [SMTP_TLS_REQUIRE] = CURLUSESSL_ALL};
     must(curl_easy_setopt(curl, CURLOPT_USE_SSL, tls[server->tls]));
+    if (*server->ca_file) {
+        must(curl_easy_setopt(curl, CURLOPT_CAINFO, server->ca_file));
+        must(curl_easy_setopt(curl, CURLOPT_CAPATH, NULL));
+    }
     if (*server->user) {
         must(curl_easy_setopt(curl, CURLOPT_USERNAME, server->user));
         must(curl_easy_setopt(curl, CURLOPT_PASSWORD, server->password));
@@ -108,6 +127,11 @@ static void set_options(smtp_talk *self, const char *from) {
     must(curl_easy_setopt(curl, CURLOPT_DEBUGDATA, self));
 }
 
+static bool is_certificate(CURLcode code) {
+    return code == CURLE_PEER_FAILED_VERIFICATION || code == CURLE_SSL_CACERT_BADFILE ||
+           code == CURLE_SSL_ISSUER_ERROR;
+}
+
 bool smtp_send(smtp_talk *self, const char *from, const char *to, po_str message, po_err *err) {
     self->message = message;
     self->recipients = curl_slist_append(NULL, to);
@@ -117,7 +141,9 @@ bool smtp_send(smtp_talk *self, const char *from, const char *to, po_str message
     CURLcode code = curl_easy_perform(self->curl);
     long reply = 0;
     curl_easy_getinfo(self->curl, CURLINFO_RESPONSE_CODE, &reply);
-    if (smtp_verdict(code == CURLE_OK, self->phase, reply, err))
+    if (is_certificate(code))
+        return po_fail(err, PO_RETRY, "certificate", "%s", curl_easy_strerror(code));
+    if (smtp_verdict(self->phase, reply, err))
         return true;
     return reply >= 400 ? false : po_wrap(err, "%s", curl_easy_strerror(code));
 }

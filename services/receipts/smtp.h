@@ -1,6 +1,6 @@
-// One mail over SMTP (libcurl), and what its end means. A 4xx, a dead server or a refusal that is about us (our
-// greeting, login, sender) only delays; a 5xx to the recipient or the message is final for this mail; a reply
-// lost after the whole message was handed over leaves it in doubt.
+// One mail over SMTP (libcurl), and what its end means. Any 2xx after the message is acceptance. A 4xx, a dead server
+// or a refusal that is about us (our greeting, login, sender) only delays; a 5xx to the recipient or the message is
+// final for this mail; no reply, or one that says nothing, after the whole message was handed over leaves it in doubt.
 #pragma once
 #include "base/arena.h"
 #include "base/str.h"
@@ -12,6 +12,7 @@ typedef struct smtp_server {
     const char *helo;            // our name in EHLO
     const char *user, *password; // "" = no login
     smtp_tls tls;                // STARTTLS on an smtp:// connection
+    const char *ca_file;         // PEM, the only certificates trusted; "" = the system's
     int64_t timeout_ms;          // of one whole mail
 } smtp_server;
 
@@ -24,15 +25,16 @@ typedef enum smtp_phase {
     SMTP_BODY, // the whole message was handed over
 } smtp_phase;
 
-// `accepted`: libcurl saw the final 250. `reply`: the last reply code, 0 when none came. True when the mail is
-// accepted; else err->kind is RETRY, REFUSED or UNCERTAIN and err->code "421", "unreachable", "no_reply"…
-PO_MUST_CHECK bool smtp_verdict(bool accepted, smtp_phase phase, long reply, po_err *err);
+// `reply`: the last reply code, 0 when none came. True when the mail is accepted; else err->kind is RETRY, REFUSED or
+// UNCERTAIN and err->code "421", "unreachable", "no_reply"…
+PO_MUST_CHECK bool smtp_verdict(smtp_phase phase, long reply, po_err *err);
 
 typedef struct smtp_talk smtp_talk; // one conversation
 smtp_talk *smtp_open(const smtp_server *server);
-// Blocks up to timeout_ms. Fails as smtp_verdict says. The server's words are left out of err: they often quote
-// the address. Call once.
+// Blocks up to timeout_ms. Fails as smtp_verdict says; RETRY "certificate" when the server's certificate is not
+// trusted, which no time mends. The server's words are left out of err: they often quote the address. Call once.
 PO_MUST_CHECK bool smtp_send(smtp_talk *talk, const char *from, const char *to, po_str message,
                              po_err *err);
-// Says QUIT if it may; so call it once the outcome is recorded.
+// Says QUIT if it may; a server that does not answer that costs at most a second, here and in smtp_send. Call it once
+// the outcome is recorded all the same.
 void smtp_close(smtp_talk **talk);

@@ -1,5 +1,6 @@
 // What each end of an SMTP conversation means, as a table and against a server that plays it on a real socket.
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "smtp.h"
 
 #include <setjmp.h>
@@ -37,21 +38,27 @@ static void test_verdict(void **state) {
         {SMTP_BODY, 354, PO_UNCERTAIN, "no_reply"},
         {SMTP_BODY, 451, PO_RETRY, "451"},
         {SMTP_BODY, 552, PO_REFUSED, "552"},
+        {SMTP_BODY, 0, PO_UNCERTAIN, "no_reply"},
+        {SMTP_BODY, 199, PO_UNCERTAIN, "no_reply"}, // says neither yes nor no
+        {SMTP_BODY, 300, PO_UNCERTAIN, "no_reply"},
+        {SMTP_BODY, 600, PO_UNCERTAIN, "no_reply"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         po_err err = {0};
-        assert_false(smtp_verdict(false, rows[i].phase, rows[i].reply, &err));
+        assert_false(smtp_verdict(rows[i].phase, rows[i].reply, &err));
         assert_int_equal(err.kind, rows[i].kind);
         assert_string_equal(err.code, rows[i].code);
     }
-    po_err err = {0};
-    assert_true(smtp_verdict(true, SMTP_BODY, 250, &err));
+    po_err err = {0}; // FAULTS 43: 250 is not the only yes
+    for (long reply = 200; reply <= 299; reply++)
+        assert_true(smtp_verdict(SMTP_BODY, reply, &err));
 }
 
 // --- A server that follows a script: the reply to each command, or "" to hang up, or NULL to stay silent.
 
 typedef struct fake_script {
     const char *greeting, *mail, *rcpt, *data, *body;
+    bool silent_after_quit;
 } fake_script;
 
 typedef struct fake_server {
@@ -102,6 +109,8 @@ static void *serve(void *arg) {
     bool on = fd >= 0 && answer(fd, self->script.greeting);
     for (const char *line; on && (line = hear(self, fd, "\r\n"));) {
         const char *reply = reply_to(&self->script, line);
+        if (strncmp(line, "QUIT", 4) == 0 && self->script.silent_after_quit)
+            reply = NULL;
         on = answer(fd, reply) && strncmp(line, "QUIT", 4) != 0;
         if (on && strncmp(line, "DATA", 4) == 0 && *reply == '3')
             on = hear(self, fd, "\r\n.\r\n") && answer(fd, self->script.body);
@@ -134,6 +143,7 @@ static bool play(fake_server *server, fake_script script, po_err *err) {
                       .helo = "shop.example",
                       .user = "",
                       .password = "",
+                      .ca_file = "",
                       .tls = SMTP_TLS_TRY,
                       .timeout_ms = silent ? SILENCE_MS : PATIENT_MS};
     smtp_talk *talk = smtp_open(&to);
@@ -145,7 +155,7 @@ static bool play(fake_server *server, fake_script script, po_err *err) {
     return sent;
 }
 
-static const fake_script fine = {"220 fake", "250 ok", "250 ok", "354 go on", "250 taken"};
+static const fake_script fine = {"220 fake", "250 ok", "250 ok", "354 go on", "250 taken", false};
 
 static void test_sent(void **state) {
     (void)state;
@@ -167,19 +177,19 @@ static void test_ends(void **state) {
         po_kind kind;
         const char *code;
     } rows[] = {
-        {{"421 busy", 0, 0, 0, 0}, PO_RETRY, "421"},
-        {{"554 go away", 0, 0, 0, 0}, PO_RETRY, "554"},
-        {{"", 0, 0, 0, 0}, PO_RETRY, "unreachable"},
-        {{"220 fake", "", 0, 0, 0}, PO_RETRY, "unreachable"},
-        {{"220 fake", "550 not you", 0, 0, 0}, PO_RETRY, "550"},
-        {{"220 fake", "250 ok", "450 full", 0, 0}, PO_RETRY, "450"},
-        {{"220 fake", "250 ok", "550 5.1.1 <ann@example.org> unknown", 0, 0}, PO_REFUSED, "550"},
-        {{"220 fake", "250 ok", "", 0, 0}, PO_RETRY, "unreachable"},
-        {{"220 fake", "250 ok", "250 ok", "451 later", 0}, PO_RETRY, "451"},
-        {{"220 fake", "250 ok", "250 ok", "354 go on", "451 later"}, PO_RETRY, "451"},
-        {{"220 fake", "250 ok", "250 ok", "354 go on", "554 spam"}, PO_REFUSED, "554"},
-        {{"220 fake", "250 ok", "250 ok", "354 go on", ""}, PO_UNCERTAIN, "no_reply"},
-        {{"220 fake", "250 ok", "250 ok", "354 go on", NULL}, PO_UNCERTAIN, "no_reply"},
+        {{"421 busy", 0, 0, 0, 0, 0}, PO_RETRY, "421"},
+        {{"554 go away", 0, 0, 0, 0, 0}, PO_RETRY, "554"},
+        {{"", 0, 0, 0, 0, 0}, PO_RETRY, "unreachable"},
+        {{"220 fake", "", 0, 0, 0, 0}, PO_RETRY, "unreachable"},
+        {{"220 fake", "550 not you", 0, 0, 0, 0}, PO_RETRY, "550"},
+        {{"220 fake", "250 ok", "450 full", 0, 0, 0}, PO_RETRY, "450"},
+        {{"220 fake", "250 ok", "550 5.1.1 <ann@example.org> unknown", 0, 0, 0}, PO_REFUSED, "550"},
+        {{"220 fake", "250 ok", "", 0, 0, 0}, PO_RETRY, "unreachable"},
+        {{"220 fake", "250 ok", "250 ok", "451 later", 0, 0}, PO_RETRY, "451"},
+        {{"220 fake", "250 ok", "250 ok", "354 go on", "451 later", 0}, PO_RETRY, "451"},
+        {{"220 fake", "250 ok", "250 ok", "354 go on", "554 spam", 0}, PO_REFUSED, "554"},
+        {{"220 fake", "250 ok", "250 ok", "354 go on", "", 0}, PO_UNCERTAIN, "no_reply"},
+        {{"220 fake", "250 ok", "250 ok", "354 go on", NULL, 0}, PO_UNCERTAIN, "no_reply"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         fake_server server;
@@ -191,12 +201,54 @@ static void test_ends(void **state) {
     }
 }
 
+// FAULTS 43: a server that does not vouch for the address has the mail all the same.
+static void test_any_yes_is_acceptance(void **state) {
+    (void)state;
+    static const char *const replies[] = {"252 cannot verify", "251-forwarded\r\n251 elsewhere",
+                                          "299 well"};
+    for (size_t i = 0; i < sizeof replies / sizeof *replies; i++) {
+        fake_server server;
+        fake_script script = fine;
+        po_err err = {0};
+        script.body = replies[i];
+        if (!play(&server, script, &err))
+            fail_msg("%s: %s %s", replies[i], po_kind_name(err.kind), err.code);
+    }
+}
+
+// FAULTS 50: what a server does about QUIT costs nothing, whatever it said before.
+static void test_silence_after_quit_costs_nothing(void **state) {
+    (void)state;
+    static const struct {
+        fake_script script;
+        bool sent;
+    } rows[] = {
+        {{"220 fake", "250 ok", "250 ok", "354 go on", "250 taken", true}, true},
+        {{"220 fake", "250 ok", "250 ok", "354 go on", "252 taken", true}, true},
+        {{"220 fake", "250 ok", "250 ok", "354 go on", "451 later", true}, false},
+        {{"220 fake", "250 ok", "250 ok", "354 go on", "554 spam", true}, false},
+        {{"220 fake", "250 ok", "250 ok", "451 later", 0, true}, false},
+        {{"220 fake", "250 ok", "550 unknown", 0, 0, true}, false},
+        {{"220 fake", "550 not you", 0, 0, 0, true}, false},
+        {{"554 go away", 0, 0, 0, 0, true}, false},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        fake_server server;
+        po_err err = {0};
+        int64_t began_ms = po_mono_ms();
+        assert_int_equal(play(&server, rows[i].script, &err), rows[i].sent);
+        if (po_mono_ms() - began_ms > PATIENT_MS / 2)
+            fail_msg("row %zu took %d ms", i, (int)(po_mono_ms() - began_ms));
+    }
+}
+
 static void test_nobody_listens(void **state) {
     (void)state;
     smtp_server to = {.url = "smtp://127.0.0.1:1",
                       .helo = "x",
                       .user = "",
                       .password = "",
+                      .ca_file = "",
                       .timeout_ms = PATIENT_MS};
     smtp_talk *talk = smtp_open(&to);
     po_err err = {0};
@@ -218,6 +270,7 @@ static void test_tls_required(void **state) {
                       .helo = "x",
                       .user = "",
                       .password = "",
+                      .ca_file = "",
                       .tls = SMTP_TLS_REQUIRE,
                       .timeout_ms = PATIENT_MS};
     smtp_talk *talk = smtp_open(&to);
@@ -243,9 +296,13 @@ static int teardown(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_verdict),      cmocka_unit_test(test_sent),
-        cmocka_unit_test(test_ends),         cmocka_unit_test(test_nobody_listens),
+        cmocka_unit_test(test_verdict),
+        cmocka_unit_test(test_sent),
+        cmocka_unit_test(test_ends),
+        cmocka_unit_test(test_nobody_listens),
         cmocka_unit_test(test_tls_required),
+        cmocka_unit_test(test_any_yes_is_acceptance),
+        cmocka_unit_test(test_silence_after_quit_costs_nothing),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -8,6 +8,7 @@ import asyncio
 import email
 import email.policy
 import re
+import ssl
 import threading
 from collections import Counter
 from dataclasses import dataclass
@@ -36,9 +37,10 @@ def readable(content: bytes) -> str:
 
 
 class SmtpSink:
-    """`with SmtpSink() as sink:` serves at sink.url until the block ends; each mail becomes a text file in `folder`."""
+    """`with SmtpSink() as sink:` serves at sink.url until the block ends; each mail becomes a text file in `folder`;
+    with a TLS context it offers STARTTLS and takes no mail without."""
 
-    def __init__(self, folder: Path | None = None) -> None:
+    def __init__(self, folder: Path | None = None, tls: ssl.SSLContext | None = None) -> None:
         self.folder = folder
         self._lock = threading.Lock()
         self._mails: list[Mail] = []
@@ -49,7 +51,8 @@ class SmtpSink:
         self.port = free_port()
         # Without a name to greet with, the server asks the resolver for the machine's own on each connection.
         self._controller = Controller(self, hostname="127.0.0.1", port=self.port, ready_timeout=90,
-                                      server_hostname="sink.example")
+                                      server_hostname="sink.example", tls_context=tls,
+                                      require_starttls=tls is not None)
 
     @property
     def url(self) -> str:
@@ -86,6 +89,14 @@ class SmtpSink:
     def drop(self, times: int | None = None) -> None:
         """Takes the mail, then cuts the connection before the reply: delivery in doubt."""
         self._behave("drop", "", times)
+
+    def take(self, reply: str, times: int | None = None) -> None:
+        """Keeps the mail and answers `reply` to it."""
+        self._behave("take", reply, times)
+
+    def mute_quit(self) -> None:
+        """Takes mails, and stays silent after QUIT until the behaviour is set anew."""
+        self._behave("mute_quit", "", None)
 
     def hang(self, times: int | None = None) -> None:
         """Reads the mail and stays silent until the behaviour is set anew; then it is refused with 451."""
@@ -144,7 +155,7 @@ class SmtpSink:
         return "250 OK"
 
     async def handle_DATA(self, server: SMTP, session: Session, envelope: Envelope) -> str:
-        how, reply = self._next("refuse", "drop", "hang")
+        how, reply = self._next("refuse", "drop", "hang", "take")
         if how == "refuse":
             return reply
         if how == "hang":
@@ -167,4 +178,10 @@ class SmtpSink:
                 (self.folder / f"{len(self._mails):04}-{to}.txt").write_text(readable(content), encoding="utf-8")
         if how == "drop" and isinstance(server.transport, asyncio.WriteTransport):
             server.transport.abort()
-        return "250 OK"
+        return reply if how == "take" else "250 OK"
+
+    async def handle_QUIT(self, server: SMTP, session: Session, envelope: Envelope) -> str:
+        changed = self._changed
+        if self._next("mute_quit")[0] == "mute_quit":
+            await changed.wait()
+        return "221 Bye"
