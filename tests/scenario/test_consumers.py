@@ -142,7 +142,7 @@ def test_p14_qualified_anew_is_a_new_generation_of_the_right_alone(services, top
     anew = order.says("qualified", received=1000, qualification=2)
     effects.wait_taken([anew], *CONSUMERS)
     assert effects.rights(order.id) == [(f"grant:{tag}", f"c-{tag}", "revoked"),
-                                        (f"grant:{tag}:g2", f"c-{tag}", "granted")]
+                                        (f"grant.g2:{tag}", f"c-{tag}", "granted")]
     assert effects.entries(order.id) == [(1, 10), (2, -10), (3, 10)]
     assert effects.balances(order.id) == booked(revenue=1000)
     assert effects.mail(order.id) == ("not_wanted", 0, None)
@@ -156,7 +156,7 @@ def test_p14_a_late_copy_of_an_earlier_generation_does_not_come_to_life(services
     again = order.says("qualified", qualification=2, sequence=3)
     effects.wait_taken([anew, late, again], "access")
     assert effects.rights(order.id) == [(f"grant:{tag}", f"c-{tag}", "revoked"),
-                                        (f"grant:{tag}:g2", f"c-{tag}", "granted")]
+                                        (f"grant.g2:{tag}", f"c-{tag}", "granted")]
 
 
 def test_p25_the_last_visit_moves_forward_only(services, stack, topic, effects, tag) -> None:
