@@ -553,6 +553,18 @@ def test_faults_45_a_further_generation_is_no_other_order(services, topic, effec
         assert effects.mail(other.id) == ("not_wanted", 0, None)
 
 
+def test_faults_45_a_purpose_that_could_share_a_key_is_refused(services, stack, topic, effects, tag) -> None:
+    """FAULTS 45: payment_receipt:PURPOSE:ORDER. ingest registers no such purpose; another writer might."""
+    ends = stack.kafka.ends(PAYMENTS)
+    order = topic.order(in_partition(f"{tag}-", 0))
+    order.says("qualified", received=1000, purpose="course:x")
+    topic.flush()
+    with refused([services["receipts"]], topic, {0: ends[0] + 1}):
+        until(lambda: services["receipts"].metric("payonce_consumer_blocked_partitions") == 1, what="receipts refuses")
+        assert effects.mail(order.id) is None
+    effects.wait_taken(topic.mark(tag), "receipts")
+
+
 @contextmanager
 def before_migration(stack: Stack, tag: str, service: str, migration: str) -> Iterator[tuple[Any, Callable[[], Any]]]:
     """A connection to a database in which `migration` and later files of the service are not applied yet, and the call
