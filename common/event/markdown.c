@@ -39,7 +39,8 @@ static const char contacts[] =
     "only the service that sends receipts may read it. A tombstone (no value) erases an order's "
     "address, and compaction takes it off the disk within about a day. It is written to every "
     "partition of the topic, under one `ce_id`, since partitions may have been added after the "
-    "address was written. Keep the highest sequence "
+    "address was written; one that was replaced since then lies in its old partition until it is "
+    "erased. Keep the highest sequence "
     "per "
     "order, tombstones included, so that a late copy changes nothing.\n\n";
 

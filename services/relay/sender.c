@@ -345,32 +345,34 @@ static rd_kafka_resp_err_t produce(sender *s, way way, rd_kafka_topic_t *topic, 
     return code;
 }
 
-// Asked each time: librdkafka itself hears of new partitions only after minutes.
-static rd_kafka_resp_err_t count_partitions(rd_kafka_t *kafka, rd_kafka_topic_t *topic,
-                                            int *ret_n) {
+// librdkafka itself hears of new partitions only after minutes. A row goes out after the one before it on its key was
+// acknowledged, which a sender_poll told; so what that one met is known here.
+static rd_kafka_resp_err_t count_partitions(sender *s, topic *topic, way way) {
     const struct rd_kafka_metadata *found = NULL;
-    rd_kafka_resp_err_t code = rd_kafka_metadata(kafka, 0, topic, &found, ADMIN_TIMEOUT_MS);
+    if (topic->partitions > 0)
+        return RD_KAFKA_RESP_ERR_NO_ERROR;
+    rd_kafka_resp_err_t code =
+        rd_kafka_metadata(s->producers[way], 0, topic->handles[way], &found, ADMIN_TIMEOUT_MS);
     if (code)
         return code;
     code = found->topic_cnt == 1 ? found->topics[0].err : RD_KAFKA_RESP_ERR__UNKNOWN_TOPIC;
-    *ret_n = code ? 0 : found->topics[0].partition_cnt;
+    topic->partitions = code ? 0 : found->topics[0].partition_cnt;
     rd_kafka_metadata_destroy(found);
-    return !code && *ret_n < 1 ? RD_KAFKA_RESP_ERR__UNKNOWN_TOPIC : code;
+    return !code && topic->partitions < 1 ? RD_KAFKA_RESP_ERR__UNKNOWN_TOPIC : code;
 }
 
-static rd_kafka_resp_err_t send_tombstone(sender *s, way way, rd_kafka_topic_t *topic, po_str key,
+static rd_kafka_resp_err_t send_tombstone(sender *s, way way, topic *topic, po_str key,
                                           const rd_kafka_headers_t *headers, void *record) {
-    int n = 0;
-    rd_kafka_resp_err_t code = count_partitions(s->producers[way], topic, &n);
+    rd_kafka_resp_err_t code = count_partitions(s, topic, way);
     if (code)
         return code;
     tombstone *one = calloc(1, sizeof *one);
     if (!one)
         abort();
     *one = (tombstone){.record = record, .worst = SENDER_ACKED};
-    for (; !code && one->left < n; one->left += !code) {
+    for (; !code && one->left < topic->partitions; one->left += !code) {
         rd_kafka_headers_t *copy = rd_kafka_headers_copy(headers);
-        code = produce(s, way, topic, one->left, key, NULL, 0, copy, one);
+        code = produce(s, way, topic->handles[way], one->left, key, NULL, 0, copy, one);
         if (code)
             rd_kafka_headers_destroy(copy);
     }
@@ -394,7 +396,7 @@ bool sender_send(sender *s, topic *topic, bool alone, po_str key, void *payload,
     if (!code && payload)
         code = produce(s, way, *handle, RD_KAFKA_PARTITION_UA, key, payload, size, headers, record);
     else if (!code)
-        code = send_tombstone(s, way, *handle, key, headers, record);
+        code = send_tombstone(s, way, topic, key, headers, record);
     if (code || !payload)
         rd_kafka_headers_destroy(headers);
     if (!code)
@@ -404,6 +406,8 @@ bool sender_send(sender *s, topic *topic, bool alone, po_str key, void *payload,
 }
 
 bool sender_poll(sender *s, po_err *err) {
+    for (topic *t = s->topics; t; t = t->next)
+        t->partitions = 0;
     for (int i = 0; i < 2; i++)
         if (s->producers[i])
             rd_kafka_poll(s->producers[i], 0);

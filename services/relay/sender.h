@@ -10,6 +10,7 @@ typedef struct topic { // lives as long as the sender
     struct topic *next;
     char *name, *subject; // subject: "<name>-value"
     int64_t limit;        // its max.message.bytes as last read, 0: not yet
+    int partitions;       // as read since the last sender_poll, 0: not yet
     rd_kafka_topic_t *handles[2];
 } topic;
 
@@ -42,8 +43,8 @@ PO_MUST_CHECK bool sender_prepare(sender *sender, bool *ret_ready, po_err *err);
 bool sender_wants_alone(const sender *sender, size_t size);
 // Takes over payload (malloc; NULL: tombstone) and headers, whatever comes of it. REFUSED: no broker would take
 // this record. RETRY with librdkafka's code: not sent, sender_reset is due. A tombstone goes to every partition of the
-// topic, since its key may have lived in another one before partitions were added; it blocks up to 3 s while it asks
-// how many there are, and its one verdict comes when all are known.
+// topic, since its key may have lived in another one before partitions were added; the first after a sender_poll
+// blocks up to 3 s while it asks how many there are. Its one verdict comes when all are known.
 PO_MUST_CHECK bool sender_send(sender *sender, topic *topic, bool alone, po_str key, void *payload,
                                size_t size, rd_kafka_headers_t *headers, void *record, po_err *err);
 
