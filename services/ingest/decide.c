@@ -47,9 +47,9 @@ const transition transitions[] = {
      "only a paid order is reversed"},
 
     {ORDER_CANCELED, ORDER_OPEN, WHEN_FAILED, EVENT_FAILED,
-     "an attempt after expiry, and it failed: open again"},
+     "another attempt after the provider's cancel, and it failed: open again"},
     {ORDER_CANCELED, ORDER_OPEN, WHEN_ELSE, EVENT_PENDING,
-     "a payment after expiry, not final yet: open again"},
+     "a payment after expiry or cancel, not final yet: open again"},
     {ORDER_CANCELED, ORDER_PAID, WHEN_ELSE, EVENT_QUALIFIED,
      "paid after expiry: counts, and is flagged late"},
     {ORDER_CANCELED, ORDER_REVIEW, WHEN_ELSE, EVENT_REVIEW_REQUIRED,

@@ -182,7 +182,19 @@ static void walks_of_cancels_and_contradictions(void **state) {
          {bare(FACT_EXPIRY, ""), EVENT_CANCELED, ORDER_CANCELED, 0, 0, 0, 0},
          {unpaid("p1", STATE_PENDING, 1), EVENT_PENDING, ORDER_OPEN, 0, 0, 0, 0},
          {unpaid("p1", STATE_EXPIRED, 3), EVENT_CANCELED, ORDER_CANCELED, 0, 0, 0, 0},
-         {unpaid("p2", STATE_FAILED, 2), EVENT_FAILED, ORDER_OPEN, 0, 0, 0, 0});
+         {unpaid("p2", STATE_FAILED, 2), EVENT_NONE, ORDER_CANCELED, 0, 0, 0, 0});
+    // FAULTS 36
+    WALK("failed, then the clock", o,
+         {unpaid("p1", STATE_FAILED, 2), EVENT_FAILED, ORDER_OPEN, 0, 0, 0, 0},
+         {bare(FACT_EXPIRY, ""), EVENT_CANCELED, ORDER_CANCELED, 0, 0, 0, 0},
+         {paid("p2", 4900, 200), EVENT_QUALIFIED, ORDER_PAID, 4900, 0, 4900, 1});
+    WALK("on its way past the clock, then failed", o,
+         {unpaid("p1", STATE_PENDING, 1), EVENT_PENDING, ORDER_OPEN, 0, 0, 0, 0},
+         {bare(FACT_EXPIRY, ""), EVENT_NONE, ORDER_OPEN, 0, 0, 0, 0},
+         {unpaid("p1", STATE_FAILED, 2), EVENT_CANCELED, ORDER_CANCELED, 0, 0, 0, 0});
+    WALK("a word nobody knows, then the clock", o,
+         {unpaid("p1", STATE_UNSUPPORTED, 0), EVENT_NONE, ORDER_OPEN, 0, 0, 0, 0},
+         {bare(FACT_EXPIRY, ""), EVENT_CANCELED, ORDER_CANCELED, 0, 0, 0, 0});
     WALK("expired, then short", o,
          {bare(FACT_EXPIRY, ""), EVENT_CANCELED, ORDER_CANCELED, 0, 0, 0, 0},
          {paid("p1", 1, 200), EVENT_REVIEW_REQUIRED, ORDER_REVIEW, 1, 0, 1, 0});

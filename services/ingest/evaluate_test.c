@@ -621,31 +621,17 @@ static void without_money_the_strongest_fact_speaks(void **state) {
          0,
          0},
         {"held", {held, failed, expired}, ORDER_OPEN, VERDICT_PENDING, "", 4900, 0, 0},
-        {"failed",
-         {failed, expired, canceled, odd, expiry},
-         ORDER_OPEN,
-         VERDICT_FAILED,
-         "",
-         4900,
-         0,
-         0},
-        {"canceled",
-         {expired, canceled, odd, expiry},
-         ORDER_CANCELED,
-         VERDICT_CANCELED,
-         "canceled",
-         4900,
-         0,
-         0},
         {"session expired",
-         {expired, odd, expiry},
+         {failed, expired, canceled, odd},
          ORDER_CANCELED,
          VERDICT_CANCELED,
          "expired",
          4900,
          0,
          0},
-        {"unsupported", {odd, expiry}, ORDER_OPEN, VERDICT_UNSUPPORTED, "", 4900, 0, 0},
+        {"failed", {failed, canceled, odd}, ORDER_OPEN, VERDICT_FAILED, "", 4900, 0, 0},
+        {"canceled", {canceled, odd}, ORDER_CANCELED, VERDICT_CANCELED, "canceled", 4900, 0, 0},
+        {"unsupported", {odd}, ORDER_OPEN, VERDICT_UNSUPPORTED, "", 4900, 0, 0},
         {"order expired", {expiry}, ORDER_CANCELED, VERDICT_CANCELED, "expired", 4900, 0, 0},
         {"money after expiry",
          {expiry, paid("p1", 4900, 600)},
@@ -681,6 +667,49 @@ static void without_money_the_strongest_fact_speaks(void **state) {
          0},
     };
     CHECK(&o, rows);
+}
+
+// FAULTS 36: a clock that ran out ends the order, whatever came of the attempts before. Only a
+// payment that is still on its way keeps it open, until that one is final too.
+static void a_clock_that_ran_out_ends_the_order(void **state) {
+    (void)state;
+    order o = order_for(4900);
+    fact expiry = bare(FACT_EXPIRY, ""), pending = unpaid("p0", STATE_PENDING, 1);
+    const fact ends[] = {unpaid("p1", STATE_FAILED, 2), unpaid("p2", STATE_CANCELED, 3),
+                         unpaid("p3", STATE_EXPIRED, 3), unpaid("p4", STATE_UNSUPPORTED, 0)};
+    for (unsigned mix = 0; mix < 16; mix++) {
+        row rows[] = {
+            {"the order's clock",
+             {expiry},
+             ORDER_CANCELED,
+             VERDICT_CANCELED,
+             "expired",
+             4900,
+             0,
+             0},
+            {"and a payment on its way",
+             {expiry, pending},
+             ORDER_OPEN,
+             VERDICT_PENDING,
+             "",
+             4900,
+             0,
+             0},
+            {"the session's clock",
+             {ends[2]},
+             ORDER_CANCELED,
+             VERDICT_CANCELED,
+             "expired",
+             4900,
+             0,
+             0},
+        };
+        for (size_t r = 0; r < 3; r++)
+            for (size_t i = 0, n = r == 1 ? 2 : 1; i < 4; i++)
+                if (mix & 1u << i)
+                    rows[r].facts[n++] = ends[i];
+        CHECK(&o, rows);
+    }
 }
 
 // P11: three independent facts.
@@ -851,6 +880,7 @@ int main(void) {
         cmocka_unit_test(a_discount_within_the_limit_lowers_due),
         cmocka_unit_test(contradictions_and_strangers_are_reviewed),
         cmocka_unit_test(without_money_the_strongest_fact_speaks),
+        cmocka_unit_test(a_clock_that_ran_out_ends_the_order),
         cmocka_unit_test(late_partial_and_over_are_independent),
         cmocka_unit_test(units_rescale_exactly_or_are_foreign),
         cmocka_unit_test(amounts_near_the_end_of_64_bits_are_reviewed),

@@ -5,6 +5,7 @@ import http.client
 import json
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import psycopg
 import pytest
@@ -485,6 +486,22 @@ def test_p11_an_expired_order_is_canceled_by_the_sweep_and_money_after_it_counts
     view = shop.show("a")
     assert position(view)[:2] == ("paid", "qualified") and view["late"]
     assert events(shop.id("a")) == [("canceled", 1), ("qualified", 2)]
+
+
+@pytest.mark.parametrize("failed_first", [True, False])
+def test_p11_a_clock_that_ran_out_ends_an_order_whose_last_attempt_failed(shop, events, failed_first: bool) -> None:
+    """FAULTS 36: it stayed open for ever."""
+    failed = shop.stripe_event("checkout.session.async_payment_failed", shop.session("a", status="unpaid"))
+    if failed_first:
+        soon = datetime.fromtimestamp(now() + 3, UTC).isoformat()
+        shop.register("a", expires_at=soon)
+        shop.send(failed)
+    else:
+        shop.register("a", expires_at="2026-01-01T00:00:00Z")
+        shop.wait_state("a", "canceled", reason="expired")
+        shop.send(failed)
+    shop.wait_state("a", "canceled", reason="expired")
+    assert [type for type, _ in events(shop.id("a"))] == ["failed"] * failed_first + ["canceled"]
 
 
 def test_p17_two_routes_to_two_orders_make_both_inconsistent(shop) -> None:
