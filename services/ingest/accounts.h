@@ -2,6 +2,8 @@
 // so that test and live never meet (P17). Read once at start; immutable and thread-safe afterwards.
 //   {"accounts": [{"provider": "stripe", "alias": "shop", "mode": "live", "account": null,
 //                  "client_reference_id": false, "secret_files": ["FILE", …]}]}
+// `account` is the provider's id of it (acct_…; of a Lightning node its public key). Where it is
+// missing, an event that names any is foreign: what cannot be compared is not taken on trust.
 // Secrets are files, a trailing newline is cut; several during a roll-over. An empty or unusable
 // one is refused.
 #pragma once

@@ -65,3 +65,16 @@ void observation_quarantine(observation *o, const char *problem, po_str body, po
     }
     *o = bare;
 }
+
+void observation_set_apart(observation *o, const char *problem, po_arena *arena) {
+    o->disposition = OBS_FOREIGN;
+    o->problem = po_s(problem);
+    o->event_id = po_s(po_printf(arena, "foreign:%.*s", (int)o->event_id.n, o->event_id.p));
+    o->n_refs = o->n_facts = 0;
+}
+
+const char *account_differs(const account *alias, po_str id) {
+    if (!alias->id)
+        return "account_unset";
+    return po_str_is(id, alias->id) ? NULL : "account";
+}

@@ -15,3 +15,11 @@ void content_digest(observation *observation, po_str object);
 // else goes. Its digest is the SHA-256 of the body, and so is its id where it has none of its own.
 void observation_quarantine(observation *observation, const char *problem, po_str body,
                             po_arena *arena);
+
+// Turns it into a foreign one: test and live never meet, nor do two accounts. Only its order id
+// stays, and its prefixed id keeps it from taking the place of one of ours in the log.
+void observation_set_apart(observation *observation, const char *problem, po_arena *arena);
+
+// What is wrong with an event that names this account id ("": it names none, where its kind has
+// to), or NULL. An alias without an id has nothing to compare with, so that is wrong too.
+const char *account_differs(const account *alias, po_str id);

@@ -107,7 +107,7 @@ static verify_result lightning_verify(const account *alias, const header_value *
 // --- Reading
 
 typedef struct invoice {
-    po_str profile, hash, set_id, state;
+    po_str node, profile, hash, set_id, state;
     int64_t amt_paid_msat, creation_date, settle_date;
     int64_t observed_at_us;
 } invoice;
@@ -149,7 +149,8 @@ static bool read_invoice(const json_t *root, invoice *in, po_err *err) {
     if (!po_str_is(kind, "invoice"))
         return po_fail(err, PO_REFUSED, "kind", "not an invoice");
     const json_t *object = po_json_object(root, "object");
-    if (!po_json_id(root, "profile", &in->profile, err) ||
+    if (!po_json_id_opt(root, "node", &in->node, err) ||
+        !po_json_id(root, "profile", &in->profile, err) ||
         !po_json_str(root, "observed_at", 64, &observed, err) ||
         !po_json_id(object, "state", &in->state, err) ||
         !read_hash(object, "payment_hash", true, &in->hash, err) ||
@@ -208,6 +209,10 @@ static void state_invoice(const account *alias, const invoice *in, po_arena *are
                                     .amount_most = in->amt_paid_msat,
                                     .at_us = at_us};
     invoice_digest(in, o->digest);
+    // A node that is configured must be named; one that is named must be configured.
+    const char *problem = alias->id || in->node.n ? account_differs(alias, in->node) : NULL;
+    if (problem)
+        observation_set_apart(o, problem, arena);
 }
 
 static void lightning_read(const account *alias, const header_value *headers, po_str body,

@@ -115,11 +115,15 @@ static void secrets_are_checked_at_start(void **state) {
 typedef struct fixture {
     po_arena *arena;
     observation o;
+    account account;
 } fixture;
 
 static int setup(void **state) {
     static fixture f;
-    f = (fixture){.arena = po_arena_new()};
+    f = (fixture){.arena = po_arena_new(),
+                  .account = {.provider = provider_find(po_s("lightning")),
+                              .alias = "node",
+                              .secrets = secrets}};
     *state = &f;
     return 0;
 }
@@ -131,9 +135,8 @@ static int teardown(void **state) {
 }
 
 static const observation *read_body(fixture *f, const char *id, const char *body) {
-    account a = {.provider = provider_find(po_s("lightning")), .alias = "node", .secrets = secrets};
     header_value headers[4] = {{po_s(id), 1}};
-    a.provider->read(&a, headers, po_s(body), f->arena, &f->o);
+    f->account.provider->read(&f->account, headers, po_s(body), f->arena, &f->o);
     return &f->o;
 }
 
@@ -266,6 +269,46 @@ static void what_cannot_be_read_is_quarantined(void **state) {
     }
 }
 
+// FAULTS 29: a configured node is compared, and what names a node without one configured is not
+// taken on trust.
+static void another_node_is_set_apart(void **state) {
+    static const struct {
+        const char *id, *node, *problem; // problem NULL: taken
+    } rows[] = {
+        {NULL, "", NULL},
+        {NULL, "\"node\":null,", NULL},
+        {NULL, "\"node\":\"02aa\",", "account_unset"},
+        {"02aa", "\"node\":\"02aa\",", NULL},
+        {"02aa", "\"node\":\"02bb\",", "account"},
+        {"02aa", "", "account"},
+        {"02aa", "\"node\":null,", "account"},
+    };
+    fixture *f = *state;
+    uint8_t digest[32];
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        f->account.id = rows[i].id;
+        const observation *o = read_body(
+            f, "obs_1",
+            po_printf(f->arena,
+                      "{\"kind\":\"invoice\",%s\"profile\":\"alice\","
+                      "\"observed_at\":\"" LOOKED
+                      "\"," OBJECT("\"state\":\"SETTLED\",\"amt_paid_msat\":\"1500\"") "}",
+                      rows[i].node));
+        bool taken = o->disposition == OBS_FACTS && !rows[i].problem;
+        bool apart = o->disposition == OBS_FOREIGN && rows[i].problem &&
+                     po_str_is(o->problem, rows[i].problem);
+        if (!taken && !apart)
+            fail_msg("row %zu: disposition %d, problem %.*s", i, o->disposition, (int)o->problem.n,
+                     o->problem.p ? o->problem.p : "");
+        assert_str(o->event_id, taken ? "obs_1" : "foreign:obs_1");
+        assert_int_equal(o->n_facts + o->n_refs, taken ? 2 : 0);
+        // The same whoever looked.
+        if (i == 0)
+            memcpy(digest, o->digest, sizeof digest);
+        assert_memory_equal(o->digest, digest, sizeof digest);
+    }
+}
+
 // The example of docs/observations.md: the id of an observation is its content's.
 static void the_digest_is_that_of_the_documented_content(void **state) {
     uint8_t want[32];
@@ -382,6 +425,7 @@ int main(void) {
         READ(amounts_keep_every_millisatoshi),
         READ(each_set_of_an_amp_invoice_is_a_payment),
         READ(what_cannot_be_read_is_quarantined),
+        READ(another_node_is_set_apart),
         READ(the_digest_is_that_of_the_documented_content),
         READ(each_row_of_the_table),
         READ(another_nodes_invoice_moves_no_money),

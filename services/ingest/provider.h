@@ -89,7 +89,8 @@ typedef struct account {
     const struct provider *provider;
     const char *alias;
     bool live;
-    const char *id;             // the provider's account id, or NULL: not compared
+    const char *id;             // the provider's account id (of LND: the node's public key), or
+                                // NULL: then no event that names one is this alias's
     bool client_reference;      // client_reference_id may name an order
     const char *const *secrets; // NULL ended, none empty (refused at start)
 } account;

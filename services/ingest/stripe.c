@@ -346,15 +346,10 @@ static bool read_object(reading *r) {
     return ignore(r);
 }
 
-// Test and live never meet, nor do two accounts. Such an event is not read further, and its
-// prefixed id keeps it from taking the place of one of ours in the log. `account` is there only on
-// events of connected accounts.
-static bool set_apart(reading *r, const char *problem) {
-    observation *o = r->o;
-    o->disposition = OBS_FOREIGN;
-    o->problem = po_s(problem);
-    o->event_id = po_s(po_printf(r->arena, "foreign:%.*s", (int)o->event_id.n, o->event_id.p));
-    return true;
+// Why the event is not this alias's: NULL when it is. `account` is there only on events of
+// connected accounts.
+static const char *foreign(const account *alias, bool live, po_str from) {
+    return live != alias->live ? "mode" : from.n ? account_differs(alias, from) : NULL;
 }
 
 static bool read_event(reading *r, const json_t *root) {
@@ -375,10 +370,10 @@ static bool read_event(reading *r, const json_t *root) {
         return false;
     r->object = po_json_object(po_json_object(root, "data"), "object");
     o->order_id = lenient_id(r, po_json_object(r->object, "metadata"), "order_id");
-    bool ok = live != r->account->live ? set_apart(r, "mode")
-              : r->account->id && from.n && !po_str_is(from, r->account->id)
-                  ? set_apart(r, "account")
-                  : read_object(r);
+    const char *problem = foreign(r->account, live, from);
+    bool ok = problem || read_object(r); // a stranger's event is not read further
+    if (problem)
+        observation_set_apart(o, problem, r->arena);
     content_digest(o, lenient_id(r, r->object, "id"));
     return ok;
 }

@@ -454,6 +454,36 @@ static void other_modes_and_accounts_are_set_apart(void **state) {
     assert_int_equal(read_type(f, "checkout.session.completed", PAID_49)->disposition, OBS_FACTS);
 }
 
+// FAULTS 29: without an id in the configuration there is nothing to compare with, so nothing is
+// ours that names an account.
+static void an_account_is_foreign_where_none_is_configured(void **state) {
+    fixture *f = *state;
+    assert_null(f->account.id);
+    const observation *o = read_body(
+        f, "{\"id\":\"evt_1\",\"object\":\"event\",\"type\":\"checkout.session.completed\","
+           "\"created\":1,\"livemode\":true,\"account\":\"acct_stranger\","
+           "\"data\":{\"object\":" PAID_49 "}}");
+    assert_int_equal(o->disposition, OBS_FOREIGN);
+    assert_str(o->problem, "account_unset");
+    assert_str(o->event_id, "foreign:evt_1");
+    assert_int_equal(o->n_facts + o->n_refs, 0);
+}
+
+// Nor is a mode taken for granted: an event that states none is not read.
+static void an_event_without_a_mode_is_quarantined(void **state) {
+    static const char *const modes[] = {"", "\"livemode\":null,", "\"livemode\":\"true\",",
+                                        "\"livemode\":1,"};
+    fixture *f = *state;
+    for (size_t i = 0; i < sizeof modes / sizeof *modes; i++)
+        assert_problem(
+            read_body(f, po_printf(f->arena,
+                                   "{\"id\":\"evt_1\",\"object\":\"event\",%s\"created\":1,"
+                                   "\"type\":\"checkout.session.completed\","
+                                   "\"data\":{\"object\":" PAID_49 "}}",
+                                   modes[i])),
+            "livemode");
+}
+
 static void what_cannot_be_read_is_quarantined(void **state) {
     static const struct {
         const char *object, *problem;
@@ -668,6 +698,8 @@ int main(void) {
         READ(a_refunded_charge_states_its_running_total),
         READ(all_else_is_kept_and_ignored),
         READ(other_modes_and_accounts_are_set_apart),
+        READ(an_account_is_foreign_where_none_is_configured),
+        READ(an_event_without_a_mode_is_quarantined),
         READ(what_cannot_be_read_is_quarantined),
         READ(envelopes_that_cannot_be_read_are_quarantined),
         READ(odd_metadata_is_no_order_id),

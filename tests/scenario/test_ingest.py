@@ -183,6 +183,15 @@ def test_p17_a_test_event_at_the_live_door_is_kept_apart(shop, stack, events) ->
     assert shop.show("a")["state"] == "open" and events(shop.id("a")) == []
 
 
+def test_p17_a_connected_accounts_event_is_foreign_where_no_id_is_configured(shop, stack, events) -> None:
+    """FAULTS 29: it paid our order, for there was nothing to compare its account with."""
+    shop.register("a", refs={"session": f"cs_{shop.tag}_a"})
+    event = shop.stripe_event("checkout.session.completed", shop.session("a"), account="acct_stranger")
+    shop.send(event)
+    assert recorded(stack, "foreign:" + event["id"]) == [("stripe", "shop", "foreign", "account_unset")]
+    assert shop.show("a")["state"] == "open" and events(shop.id("a")) == []
+
+
 def test_p17_a_test_mode_event_naming_a_live_order_moves_nothing(shop, stack, events) -> None:
     shop.register("a", refs={"session": f"cs_{shop.tag}_a"})
     event = shop.stripe_event("checkout.session.completed", shop.session("a"), livemode=False)
