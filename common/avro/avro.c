@@ -359,7 +359,7 @@ static bool latin1(po_arena *arena, const char *utf8, po_str *ret) {
 
 static bool default_value(po_arena *arena, const po_avro_node *node, const json_t *json,
                           po_avro_value *ret) {
-    const char *text = json && !po_json_decimal(json) ? json_string_value(json) : NULL;
+    const char *text = po_json_string(json);
     switch (node->kind) {
     case AVRO_NULL:
         *ret = (po_avro_value){.type = PO_AVRO_NULL};

@@ -1,8 +1,11 @@
-// Strict JSON reading on jansson: duplicate keys refused, depth ≤ 64, UTF-8 only, 64-bit integers,
-// no NUL in strings, nothing behind the value, no BOM. A number with a fraction or an exponent
-// becomes a *decimal*: its text, handed on as a JSON string marked by po_json_decimal() (never a
-// double). All failures are PO_REFUSED with a short code ("json_syntax", "json_depth",
-// "json_missing", "json_type", "json_range"); the text names the member, or the place, and never
+// JSON on jansson's values. All of RFC 8259 is read, and nothing else (UTF-8 only, nothing after the
+// value, no BOM): a text that is valid never fails because of a member that nobody reads. Members
+// that are read are judged by their reader: there once (whatever the spelling of their key), of
+// their type, within their range, a text without a NUL or half a surrogate pair, nested no deeper
+// than 64. A number that is no integer of 64 bits is a *decimal*: its text, handed on as a JSON
+// string marked by po_json_decimal() (never a double). All failures are PO_REFUSED with a short
+// code ("json_syntax" of the text; "json_missing", "json_twice", "json_type", "json_range",
+// "json_text", "json_depth" of a member); the message names the member, or the place, and never
 // quotes the input.
 #pragma once
 #include "base/arena.h"
@@ -10,8 +13,9 @@
 #include "base/str.h"
 #include <jansson.h>
 
-// A new reference owned by the caller (json_decref). The root is an object or an array. "-0", a
-// number of more than 64 characters and an exponent above 308 are refused (json_range).
+// A new reference owned by the caller (json_decref). The root is an object or an array. Values that
+// no reader can take (see above) stand in it as marks, which are strings to jansson: look at members
+// through the readers, at elements of arrays through po_json_string() and po_json_decimal().
 PO_MUST_CHECK bool po_json_parse(po_str text, json_t **ret_root, po_err *err);
 
 // Typed readers: `object` may be any json_t; NULL or JSON null counts as missing. Borrowed results
@@ -31,13 +35,18 @@ PO_MUST_CHECK bool po_json_i64_opt(const json_t *object, const char *key, int64_
 PO_MUST_CHECK bool po_json_i64_text_opt(const json_t *object, const char *key, int64_t *ret,
                                         po_err *err);
 PO_MUST_CHECK bool po_json_bool_opt(const json_t *object, const char *key, bool *ret, po_err *err);
-// The object or array under key, NULL when missing, null or of another type.
-json_t *po_json_object(const json_t *object, const char *key);
-json_t *po_json_array(const json_t *object, const char *key);
+// The object or array under key; NULL in *ret when it is missing, null or of another type.
+PO_MUST_CHECK bool po_json_object(const json_t *object, const char *key, const json_t **ret,
+                                  po_err *err);
+PO_MUST_CHECK bool po_json_array(const json_t *object, const char *key, const json_t **ret,
+                                 po_err *err);
 
-// The text of a decimal (valid for any number that was not a plain integer), or NULL.
+// The text of a string (it holds no NUL), or NULL for any other value.
+const char *po_json_string(const json_t *value);
+// The text of a decimal as RFC 8259 has it, of any length and exponent ("-0" and integers beyond 64
+// bits too), or NULL.
 const char *po_json_decimal(const json_t *value);
 
-// Compact text with sorted keys on the heap (free), decimals as they were read; the caller's json_t
-// is not consumed.
+// Compact text with sorted keys on the heap (free), decimals as they were read, other marks as null;
+// the caller's json_t is not consumed.
 char *po_json_text(const json_t *value);

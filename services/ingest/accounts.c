@@ -31,7 +31,7 @@ static bool read_secrets(accounts *a, const json_t *files, account *ret, po_err 
     size_t n = json_array_size(files);
     const char **secrets = po_alloc_array(a->arena, n + 1, sizeof *secrets);
     for (size_t i = 0; i < n; i++) {
-        const char *path = json_string_value(json_array_get(files, i));
+        const char *path = po_json_string(json_array_get(files, i));
         po_str text;
         if (!path || !read_whole(path, a->arena, &text, err)) {
             return path ? false
@@ -74,7 +74,8 @@ static bool read_account(accounts *a, const json_t *one, account *ret, po_err *e
     if (strpbrk(ret->alias, "/:,") || accounts_find(a, provider, alias)) {
         return po_fail(err, PO_REFUSED, "accounts", "alias holds one of \"/:,\" or is there twice");
     }
-    return read_secrets(a, po_json_array(one, "secret_files"), ret, err) ||
+    const json_t *files = NULL;
+    return (po_json_array(one, "secret_files", &files, err) && read_secrets(a, files, ret, err)) ||
            po_wrap(err, "account %s/%s", ret->provider->name, ret->alias);
 }
 
@@ -98,8 +99,9 @@ bool accounts_load(const char *path, accounts **ret_accounts, po_err *err) {
     a->arena = po_arena_new();
     po_str text;
     json_t *root = NULL;
+    const json_t *list = NULL;
     bool ok = read_whole(path, a->arena, &text, err) && po_json_parse(text, &root, err) &&
-              read_all(a, po_json_array(root, "accounts"), err);
+              po_json_array(root, "accounts", &list, err) && read_all(a, list, err);
     json_decref(root);
     if (!ok) {
         return po_wrap(err, "ACCOUNTS_FILE");

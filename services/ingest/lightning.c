@@ -148,8 +148,9 @@ static bool read_invoice(const json_t *root, invoice *in, po_err *err) {
         return false;
     if (!po_str_is(kind, "invoice"))
         return po_fail(err, PO_REFUSED, "kind", "not an invoice");
-    const json_t *object = po_json_object(root, "object");
-    if (!po_json_id_opt(root, "node", &in->node, err) ||
+    const json_t *object = NULL;
+    if (!po_json_object(root, "object", &object, err) ||
+        !po_json_id_opt(root, "node", &in->node, err) ||
         !po_json_id(root, "profile", &in->profile, err) ||
         !po_json_str(root, "observed_at", 64, &observed, err) ||
         !po_json_id(object, "state", &in->state, err) ||

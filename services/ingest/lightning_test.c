@@ -145,6 +145,8 @@ static const observation *read_body(fixture *f, const char *id, const char *body
 #define INVOICE(observed, rest) \
     "{\"kind\":\"invoice\",\"profile\":\"alice\",\"observed_at\":\"" observed "\"," OBJECT(rest) "}"
 #define LOOKED "2026-01-01T00:00:00Z"
+#define INVOICE_REST \
+    "\"profile\":\"alice\",\"observed_at\":\"" LOOKED "\"," OBJECT("\"state\":\"OPEN\"") "}"
 
 static const observation *read_invoice(fixture *f, const char *rest) {
     return read_body(f, "obs_1", po_printf(f->arena, INVOICE(LOOKED, "%s"), rest));
@@ -227,6 +229,15 @@ static void each_set_of_an_amp_invoice_is_a_payment(void **state) {
     assert_int_equal(o->refs[0].payment.n, 0);
 }
 
+// FAULTS 31
+static void what_nobody_reads_may_say_anything(void **state) {
+    const observation *o = read_invoice(
+        *state, "\"state\":\"SETTLED\",\"amt_paid_msat\":\"1500\",\"memo\":\"\\u0000\","
+                "\"memo\":\"\\ud800\",\"value_msat\":1e400,\"htlcs\":[{\"a\":1,\"a\":-0}]");
+    assert_int_equal(o->disposition, OBS_FACTS);
+    assert_int_equal(o->facts[0].amount, 1500);
+}
+
 static void what_cannot_be_read_is_quarantined(void **state) {
     static const struct {
         const char *body, *problem;
@@ -246,7 +257,9 @@ static void what_cannot_be_read_is_quarantined(void **state) {
         {INVOICE(LOOKED, "\"state\":\"SETTLED\",\"amt_paid_msat\":\"9223372036854775808\""), NULL},
         {INVOICE(LOOKED, "\"state\":\"SETTLED\",\"amt_paid_msat\":\"1e3\""), NULL},
         {INVOICE(LOOKED, "\"state\":\"SETTLED\",\"amt_paid_msat\":\"1\",\"amt_paid_msat\":\"2\""),
-         "json_syntax"},
+         "json_twice"},
+        {"{\"object\":{},\"kind\":\"invoice\"," INVOICE_REST, "json_twice"},
+        {INVOICE(LOOKED, "\"state\":\"SETTLED\\u0000\""), "json_text"},
         {INVOICE(LOOKED, "\"state\":\"SETTLED\",\"settle_date\":\"9223372036854775807\""),
          "time_range"},
         {INVOICE(LOOKED, "\"state\":\"OPEN\",\"set_id\":\"zz\""), "hash"},
@@ -424,6 +437,7 @@ int main(void) {
         READ(each_state_of_an_invoice),
         READ(amounts_keep_every_millisatoshi),
         READ(each_set_of_an_amp_invoice_is_a_payment),
+        READ(what_nobody_reads_may_say_anything),
         READ(what_cannot_be_read_is_quarantined),
         READ(another_node_is_set_apart),
         READ(the_digest_is_that_of_the_documented_content),

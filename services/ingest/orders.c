@@ -444,13 +444,12 @@ static bool add_refs(po_tx *tx, po_arena *arena, po_str order_id, const json_t *
 static bool run_add_refs(orders *o, const job *job, po_pg *pg, answer *ret_answer, po_err *err) {
     (void)o;
     json_t *body = NULL, *view = NULL;
-    if (!po_json_parse(job->body, &body, err)) {
-        return false;
-    }
-    const json_t *list = po_json_array(body, "references");
+    const json_t *list = NULL;
     PO_AUTO(po_tx_done) po_tx tx = {0};
-    bool ok = json_array_size(list) > 0 ||
-              po_fail(err, PO_REFUSED, "invalid", "references: an array, not empty");
+    bool ok = po_json_parse(job->body, &body, err) &&
+              po_json_array(body, "references", &list, err) &&
+              (json_array_size(list) > 0 ||
+               po_fail(err, PO_REFUSED, "invalid", "references: an array, not empty"));
     ok = ok && po_tx_begin(pg, &tx, err) && add_refs(&tx, job->arena, job->order_id, list, err) &&
          show(pg, job->arena, job->order_id, &view, err) && po_tx_commit(&tx, err);
     json_decref(body);

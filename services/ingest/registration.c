@@ -54,10 +54,11 @@ static bool read_names(const json_t *body, po_arena *arena, registration *r, po_
 }
 
 static bool read_amount(const json_t *body, registration *r, po_err *err) {
-    const json_t *amount = po_json_object(body, "amount");
+    const json_t *amount = NULL;
     po_str currency = {0};
     int64_t exponent = 0, discount = 0;
-    if (!po_json_i64(amount, "minor", &r->price.minor, err) ||
+    if (!po_json_object(body, "amount", &amount, err) ||
+        !po_json_i64(amount, "minor", &r->price.minor, err) ||
         !po_json_str(amount, "currency", 7, &currency, err) ||
         !po_json_i64(amount, "exponent", &exponent, err) ||
         !po_json_i64_opt(body, "max_discount", &discount, err)) {
@@ -91,7 +92,10 @@ static int compare_text(const void *a, const void *b) {
 
 static bool read_accounts(const json_t *body, const accounts *all, po_arena *arena, registration *r,
                           po_err *err) {
-    const json_t *list = po_json_array(body, "accounts");
+    const json_t *list = NULL;
+    if (!po_json_array(body, "accounts", &list, err)) {
+        return false;
+    }
     size_t n = json_array_size(list);
     if (n == 0 || n > MAX_LIST) {
         return invalid(err, "accounts: 1 to 100 aliases that may pay the order");
@@ -99,7 +103,7 @@ static bool read_accounts(const json_t *body, const accounts *all, po_arena *are
     r->accounts = po_alloc_array(arena, n, sizeof *r->accounts);
     for (size_t i = 0; i < n; i++) {
         const json_t *one = json_array_get(list, i);
-        po_str alias = {json_string_value(one), json_string_length(one)};
+        po_str alias = po_s(po_json_string(one));
         const account *account =
             alias.p ? accounts_find(all, po_s(r->policy->provider), alias) : NULL;
         if (!account) {
@@ -194,7 +198,10 @@ static bool is_address(po_str s) {
 }
 
 static bool read_contact(const json_t *body, po_arena *arena, registration *r, po_err *err) {
-    const json_t *contact = po_json_object(body, "contact");
+    const json_t *contact = NULL;
+    if (!po_json_object(body, "contact", &contact, err)) {
+        return false;
+    }
     if (!contact) {
         return true;
     }
@@ -252,10 +259,13 @@ static bool check_members(json_t *body, po_err *err) {
             return po_fail(err, PO_REFUSED, "invalid", "%.100s: not a member of an order", key);
         }
     }
-    const json_t *refs = json_object_get(body, "references"),
-                 *contact = json_object_get(body, "contact");
-    if ((refs && !json_is_array(refs)) ||
-        (contact && !json_is_object(contact) && !json_is_null(contact))) {
+    const json_t *refs = NULL, *contact = NULL, *stated = json_object_get(body, "contact");
+    if (!po_json_array(body, "references", &refs, err) ||
+        !po_json_object(body, "contact", &contact, err)) {
+        return false;
+    }
+    if ((!refs && json_object_get(body, "references")) ||
+        (!contact && stated && !json_is_null(stated))) {
         return invalid(err, "references is an array, contact an object");
     }
     return true;
@@ -276,8 +286,10 @@ bool registration_read(json_t *body, const accounts *accounts, po_arena *arena,
         po_buf_puts(&allowed, i ? " " : "");
         po_buf_put(&allowed, r.accounts[i].p, r.accounts[i].n);
     }
-    bool ok = registration_read_refs(po_json_array(body, "references"), r.policy,
-                                     po_buf_view(&allowed), arena, &r.refs, &r.n_refs, err) &&
+    const json_t *refs = NULL;
+    bool ok = po_json_array(body, "references", &refs, err) &&
+              registration_read_refs(refs, r.policy, po_buf_view(&allowed), arena, &r.refs,
+                                     &r.n_refs, err) &&
               read_terms(body, &r, err) && read_contact(body, arena, &r, err);
     po_buf_done(&allowed);
     if (!ok) {

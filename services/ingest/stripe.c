@@ -12,7 +12,6 @@
 #include "words.h"
 
 #define SECONDS_MAX 253402300799 // the end of year 9999
-#define ID_MAX 255
 
 const word stripe_words[] = {
     {"checkout.session.completed", "paid", STATE_PAID, 4, false, "the session's money is there"},
@@ -142,13 +141,16 @@ static bool get_id_opt(reading *r, const json_t *object, const char *key, po_str
 }
 
 // What a visitor or a shop may have written: what is no id cannot be one of ours, and is no reason
-// to quarantine.
-static po_str lenient_id(reading *r, const json_t *object, const char *key) {
-    const json_t *value = json_object_get(object, key);
-    if (!json_is_string(value) || po_json_decimal(value))
-        return (po_str){0};
-    po_str text = {json_string_value(value), json_string_length(value)};
-    return po_is_id(text, ID_MAX) ? po_str_copy(r->arena, text) : (po_str){0};
+// to quarantine. Two of them are: which one is meant, nobody knows.
+static bool get_lenient_id(reading *r, const json_t *object, const char *key, po_str *ret) {
+    po_str text = {0};
+    po_err why = {0};
+    if (!po_json_id_opt(object, key, &text, &why) && strcmp(why.code, "json_twice") == 0) {
+        r->err = why;
+        return false;
+    }
+    *ret = text.n ? po_str_copy(r->arena, text) : text;
+    return true;
 }
 
 static bool get_seconds(reading *r, const json_t *object, const char *key, int64_t *ret_us) {
@@ -218,8 +220,9 @@ static bool read_session_money(reading *r, fact *f) {
     if (!get_amount_opt(r, r->object, "amount_total", &f->amount))
         return false;
     f->amount_most = f->amount;
-    return get_amount_opt(r, po_json_object(r->object, "total_details"), "amount_discount",
-                          &f->discount);
+    const json_t *details = NULL;
+    return po_json_object(r->object, "total_details", &details, &r->err) &&
+           get_amount_opt(r, details, "amount_discount", &f->discount);
 }
 
 static bool read_session(reading *r) {
@@ -230,10 +233,11 @@ static bool read_session(reading *r) {
         return false;
     if (po_str_is(mode, "setup") || po_str_is(mode, "subscription"))
         return ignore(r);
+    if (!get_lenient_id(r, r->object, "client_reference_id", &r->o->client_reference))
+        return false;
     po_str payment = intent.n ? intent : id;
     teach(r, "session", id, payment);
     teach(r, "payment_intent", intent, payment);
-    r->o->client_reference = lenient_id(r, r->object, "client_reference_id");
     fact *f = state(r, FACT_PAYMENT, payment, (po_str){0});
     state_word(
         f, word_find(stripe_words, po_str_is(mode, "payment") ? r->o->type : (po_str){0}, status));
@@ -352,9 +356,19 @@ static const char *foreign(const account *alias, bool live, po_str from) {
     return live != alias->live ? "mode" : from.n ? account_differs(alias, from) : NULL;
 }
 
+// data.object, its id, and the order that its metadata names.
+static bool find_object(reading *r, const json_t *root, po_str *ret_id) {
+    const json_t *data = NULL, *metadata = NULL;
+    return po_json_object(root, "data", &data, &r->err) &&
+           po_json_object(data, "object", &r->object, &r->err) &&
+           get_lenient_id(r, r->object, "id", ret_id) &&
+           po_json_object(r->object, "metadata", &metadata, &r->err) &&
+           get_lenient_id(r, metadata, "order_id", &r->o->order_id);
+}
+
 static bool read_event(reading *r, const json_t *root) {
     observation *o = r->o;
-    po_str kind = {0}, from = {0};
+    po_str kind = {0}, from = {0}, object_id = {0};
     bool live = false;
     if (!get_id(r, root, "id", &o->event_id) || !get_id(r, root, "type", &o->type) ||
         !po_json_str(root, "object", 64, &kind, &r->err))
@@ -362,19 +376,19 @@ static bool read_event(reading *r, const json_t *root) {
     if (!po_str_is(kind, "event")) // a thin event names no state; its snapshot twin does
         return po_fail(&r->err, PO_REFUSED,
                        po_str_is(kind, "v2.core.event") ? "thin_event" : "not_an_event", "object");
-    if (!json_is_boolean(json_object_get(root, "livemode")))
-        return po_fail(&r->err, PO_REFUSED, "livemode", "which mode the event is of");
     if (!get_seconds(r, root, "created", &o->occurred_at_us) ||
         !get_id_opt(r, root, "account", &from) ||
         !po_json_bool_opt(root, "livemode", &live, &r->err))
         return false;
-    r->object = po_json_object(po_json_object(root, "data"), "object");
-    o->order_id = lenient_id(r, po_json_object(r->object, "metadata"), "order_id");
+    if (!json_is_boolean(json_object_get(root, "livemode")))
+        return po_fail(&r->err, PO_REFUSED, "livemode", "which mode the event is of");
+    if (!find_object(r, root, &object_id))
+        return false;
     const char *problem = foreign(r->account, live, from);
     bool ok = problem || read_object(r); // a stranger's event is not read further
     if (problem)
         observation_set_apart(o, problem, r->arena);
-    content_digest(o, lenient_id(r, r->object, "id"));
+    content_digest(o, object_id);
     return ok;
 }
 

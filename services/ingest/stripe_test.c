@@ -208,6 +208,11 @@ static const observation *read_type(fixture *f, const char *type, const char *ob
 
 #define SESSION(rest) \
     "{\"id\":\"cs_1\",\"object\":\"checkout.session\",\"mode\":\"payment\"," rest "}"
+#define DEEP_10 "[[[[[[[[[["
+#define SHUT_10 "]]]]]]]]]]"
+#define DEEP_70                                                                             \
+    DEEP_10 DEEP_10 DEEP_10 DEEP_10 DEEP_10 DEEP_10 DEEP_10 SHUT_10 SHUT_10 SHUT_10 SHUT_10 \
+        SHUT_10 SHUT_10 SHUT_10
 #define PAID_49                                                                                 \
     SESSION("\"payment_status\":\"paid\",\"amount_total\":4900,\"currency\":\"eur\",\"payment_" \
             "intent\":\"pi_1\","                                                                \
@@ -472,7 +477,9 @@ static void an_account_is_foreign_where_none_is_configured(void **state) {
 // Nor is a mode taken for granted: an event that states none is not read.
 static void an_event_without_a_mode_is_quarantined(void **state) {
     static const char *const modes[] = {"", "\"livemode\":null,", "\"livemode\":\"true\",",
-                                        "\"livemode\":1,"};
+                                        "\"livemode\":1,", "\"livemode\":true,\"livemode\":true,"};
+    static const char *const problems[] = {"livemode", "livemode", "json_type", "json_type",
+                                           "json_twice"};
     fixture *f = *state;
     for (size_t i = 0; i < sizeof modes / sizeof *modes; i++)
         assert_problem(
@@ -481,7 +488,68 @@ static void an_event_without_a_mode_is_quarantined(void **state) {
                                    "\"type\":\"checkout.session.completed\","
                                    "\"data\":{\"object\":" PAID_49 "}}",
                                    modes[i])),
-            "livemode");
+            problems[i]);
+}
+
+// FAULTS 31: what nobody reads may say anything that JSON can.
+static void a_paid_event_is_read_whatever_stands_beside(void **state) {
+    static const char *const members[] = {
+        "\"x\":1,\"x\":2",   "\"x\":{\"y\":1,\"\\u0079\":2}",
+        "\"x\":\"\\u0000\"", "\"a\\u0000\":1",
+        "\"x\":\"\\ud800\"", "\"x\":[9223372036854775808,-0,1e400,0.29]",
+        "\"x\":" DEEP_70,    "\"request\":{\"id\":null,\"id\":\"\\u0000\"},\"api_version\":1e999",
+    };
+    fixture *f = *state;
+    for (size_t i = 0; i < sizeof members / sizeof *members; i++)
+        for (int inside = 0; inside < 2; inside++) {
+            const char *outer = inside ? "\"z\":0" : members[i];
+            const char *inner = inside ? members[i] : "\"z\":0";
+            const observation *o = read_body(
+                f, po_printf(f->arena,
+                             "{%s,\"id\":\"evt_1\",\"object\":\"event\",\"livemode\":true,"
+                             "\"type\":\"checkout.session.completed\",\"created\":1760000000,"
+                             "\"data\":{%s,\"object\":{%s,\"id\":\"cs_1\",\"mode\":\"payment\","
+                             "\"payment_status\":\"paid\",\"currency\":\"eur\","
+                             "\"amount_total\":4900,\"metadata\":{%s,\"order_id\":\"o-77\"}}}}",
+                             outer, inner, inner, inner));
+            if (o->disposition != OBS_FACTS || o->facts[0].amount != 4900 ||
+                !po_str_is(o->order_id, "o-77"))
+                fail_msg("%s: %.*s", members[i], (int)o->problem.n, o->problem.p);
+        }
+}
+
+// And what is read is there once, at every level, in whatever spelling.
+static void what_is_read_twice_is_quarantined(void **state) {
+    static const char *const rows[][4] = {
+        // envelope, data, object, metadata
+        {"\"type\":\"x\",", "", "", ""},
+        {"\"created\":1760000000,", "", "", ""},
+        {"\"\\u0061ccount\":null,\"account\":null,", "", "", ""},
+        {"\"data\":{},", "", "", ""},
+        {"\"d\\u0061ta\":null,", "", "", ""},
+        {"", "\"object\":null,", "", ""},
+        {"", "", "\"amount_total\":4900,", ""},
+        {"", "", "\"\\u0069\\u0064\":\"cs_1\",", ""},
+        {"", "", "\"metadata\":{},", ""},
+        {"", "", "\"total_details\":{},\"total_details\":null,", ""},
+        {"", "", "\"total_details\":{\"amount_discount\":0,\"amount_discount\":0},", ""},
+        {"", "", "\"client_reference_id\":null,\"client_reference_id\":null,", ""},
+        {"", "", "", "\"order_id\":\"o-77\","},
+        {"", "", "", "\"\\u006frder_id\":7,"},
+    };
+    fixture *f = *state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const observation *o = read_body(
+            f, po_printf(f->arena,
+                         "{%s\"id\":\"evt_1\",\"object\":\"event\",\"livemode\":true,"
+                         "\"type\":\"checkout.session.completed\",\"created\":1760000000,"
+                         "\"data\":{%s\"object\":{%s\"id\":\"cs_1\",\"mode\":\"payment\","
+                         "\"payment_status\":\"paid\",\"currency\":\"eur\","
+                         "\"amount_total\":4900,\"metadata\":{%s\"order_id\":\"o-77\"}}}}",
+                         rows[i][0], rows[i][1], rows[i][2], rows[i][3]));
+        assert_problem(o, "json_twice");
+        assert_str(o->event_id, "evt_1");
+    }
 }
 
 static void what_cannot_be_read_is_quarantined(void **state) {
@@ -525,7 +593,7 @@ static void envelopes_that_cannot_be_read_are_quarantined(void **state) {
         {"", NULL, "json_syntax"},
         {"\xEF\xBB\xBF" BODY, NULL, "json_syntax"},
         {"{\"id\":\"evt_\xFF\"}", NULL, "json_syntax"},
-        {"{\"id\":\"evt_1\",\"id\":\"evt_2\"}", NULL, "json_syntax"},
+        {"{\"id\":\"evt_1\",\"id\":\"evt_2\"}", NULL, "json_twice"},
         {"[1]", NULL, "json_missing"},
         {"{\"id\":\"evt 1\"}", NULL, NULL},
         {"{\"id\":1}", NULL, "json_type"},
@@ -547,7 +615,7 @@ static void envelopes_that_cannot_be_read_are_quarantined(void **state) {
          "evt_9", "livemode"},
         {"{\"id\":\"evt_9\",\"object\":\"event\",\"type\":\"x\",\"livemode\":true,\"created\":"
          "9223372036854775808}",
-         NULL, "json_range"},
+         "evt_9", "json_range"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         const observation *o = read_body(*state, rows[i].body);
@@ -700,6 +768,8 @@ int main(void) {
         READ(other_modes_and_accounts_are_set_apart),
         READ(an_account_is_foreign_where_none_is_configured),
         READ(an_event_without_a_mode_is_quarantined),
+        READ(a_paid_event_is_read_whatever_stands_beside),
+        READ(what_is_read_twice_is_quarantined),
         READ(what_cannot_be_read_is_quarantined),
         READ(envelopes_that_cannot_be_read_are_quarantined),
         READ(odd_metadata_is_no_order_id),

@@ -174,6 +174,15 @@ def test_p1_verified_but_unreadable_is_kept_apart_and_answered_200(shop, stack, 
     assert shop.ingest.metric("payonce_ingest_apart_total", disposition="quarantined") >= 1
 
 
+def test_p1_what_nobody_reads_may_say_anything_that_json_can(shop, events) -> None:
+    """FAULTS 31: a NUL, or a key twice, in a member that is not read kept a payment from its order."""
+    shop.register("a")
+    event = encode(shop.stripe_event("checkout.session.completed", shop.session("a")))
+    odd = b'{"x":1,"x":"\\u0000","y\\u0000":"\\ud800","z":[-0,1e400,' + b"[" * 5000 + b"]" * 5000 + b"],"
+    shop.send(odd + event[1:])
+    assert shop.show("a")["state"] == "paid" and events(shop.id("a")) == [("qualified", 1)]
+
+
 def test_p17_a_test_event_at_the_live_door_is_kept_apart(shop, stack, events) -> None:
     """PROVIDERS fault 32."""
     shop.register("a")
