@@ -43,6 +43,20 @@ function(po_embed target prefix)
     target_include_directories(${target} PRIVATE ${CMAKE_CURRENT_BINARY_DIR}/${target}_embed)
 endfunction()
 
+# po_setting_names(TARGET): the generated header setting_names.h, the variables of all settings of this tree.
+function(po_setting_names target)
+    file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/common/*/*.[ch] ${CMAKE_SOURCE_DIR}/services/*/*.[ch])
+    list(FILTER sources EXCLUDE REGEX "_test\\.c$")
+    set(out ${CMAKE_CURRENT_BINARY_DIR}/${target}_names/setting_names.h)
+    add_custom_command(
+        OUTPUT ${out}
+        COMMAND ${CMAKE_COMMAND} -DOUT=${out} "-DFILES=${sources}" -P ${CMAKE_SOURCE_DIR}/cmake/names.cmake
+        DEPENDS ${sources} ${CMAKE_SOURCE_DIR}/cmake/names.cmake
+        VERBATIM)
+    target_sources(${target} PRIVATE ${out})
+    target_include_directories(${target} PRIVATE ${CMAKE_CURRENT_BINARY_DIR}/${target}_names)
+endfunction()
+
 # po_service(NAME [extra libs...]): services/NAME becomes payonce-NAME, its x_test.c files unit tests,
 # and its migrations/*.sql are embedded as `migration_files`.
 function(po_service name)

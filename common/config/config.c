@@ -1,8 +1,10 @@
 // Loading reads every setting before it judges, so that one start names every fault. Values are
 // kept as text beside the number they mean; readers look a name up in the table, for settings are
 // few and read at start.
+#define _GNU_SOURCE // memrchr
 #include "config/config.h"
 #include "base/cleanup.h"
+#include <arpa/inet.h>
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -79,7 +81,103 @@ static const char *const bad_form[] = {
     [PO_SET_BYTES] = "is not a size such as 4096, 64KiB or 16MiB",
     [PO_SET_SECRET] = "",
     [PO_SET_PATH] = "",
+    [PO_SET_LISTEN] = "is not an address such as 127.0.0.1:8080 or [::]:0",
+    [PO_SET_SERVERS] = "is not a list of servers such as host:9092,host:9092",
+    [PO_SET_URL] = "is not a URL such as https://host:8081/path",
 };
+
+// ---- addresses ----
+
+// Cuts "host:port" or "[v6]:port"; the port is a number up to 65535.
+static bool split_address(po_str text, po_str *ret_host, int64_t *ret_port) {
+    const char *colon = text.n ? memrchr(text.p, ':', text.n) : NULL;
+    if (!colon)
+        return false;
+    size_t n = (size_t)(colon - text.p);
+    *ret_host = (po_str){text.p, n};
+    return po_parse_i64((po_str){colon + 1, text.n - n - 1}, ret_port) && *ret_port >= 0 &&
+           *ret_port <= UINT16_MAX;
+}
+
+static bool in_brackets(po_str host) {
+    return host.n > 2 && host.p[0] == '[' && host.p[host.n - 1] == ']';
+}
+
+static bool is_numeric(po_str host) {
+    unsigned char address[sizeof(struct in6_addr)];
+    char text[INET6_ADDRSTRLEN];
+    bool six = in_brackets(host);
+    if (six)
+        host = (po_str){host.p + 1, host.n - 2};
+    if (host.n >= sizeof text)
+        return false;
+    snprintf(text, sizeof text, "%.*s", (int)host.n, host.p);
+    return inet_pton(six ? AF_INET6 : AF_INET, text, address) == 1;
+}
+
+static bool is_host(po_str host) {
+    if (in_brackets(host))
+        return is_numeric(host);
+    for (size_t i = 0; i < host.n; i++)
+        if (host.p[i] <= ' ' || host.p[i] > '~' || strchr("[]:/?#@,'\"\\", host.p[i]))
+            return false;
+    return host.n > 0;
+}
+
+static bool is_listen(po_str text) {
+    po_str host;
+    int64_t port;
+    return split_address(text, &host, &port) && is_numeric(host);
+}
+
+static bool is_server(po_str text) {
+    po_str host;
+    int64_t port;
+    return split_address(text, &host, &port) && port > 0 && is_host(host);
+}
+
+static bool is_servers(po_str text) {
+    for (size_t n; text.n; text = (po_str){text.p + n + 1, text.n - n - 1}) {
+        const char *comma = memchr(text.p, ',', text.n);
+        n = comma ? (size_t)(comma - text.p) : text.n;
+        if (!is_server((po_str){text.p, n}))
+            return false;
+        if (!comma)
+            return true;
+    }
+    return false;
+}
+
+typedef struct url {
+    po_str scheme, user, host, path; // host: with the port; path: up to the query
+} url;
+
+// An @ behind the host is that of a password with a / in it, which must be written %2F.
+static bool split_url(const char *text, url *ret) {
+    size_t scheme = strspn(text, "abcdefghijklmnopqrstuvwxyz");
+    if (scheme == 0 || strncmp(text + scheme, "://", 3) != 0)
+        return false;
+    const char *from = text + scheme + 3;
+    size_t n = strcspn(from, "/?#"), path = strcspn(from + n, "?#");
+    const char *at = n ? memrchr(from, '@', n) : NULL;
+    size_t user = at ? (size_t)(at - from) : 0, skip = at ? user + 1 : 0;
+    *ret = (url){{text, scheme}, {from, user}, {from + skip, n - skip}, {from + n, path}};
+    for (const char *c = text; *c; c++)
+        if (*c <= ' ' || *c > '~' || (*c == '@' && c >= from + n))
+            return false;
+    return is_host(ret->host) || is_server(ret->host);
+}
+
+static bool is_url(po_str text) {
+    url url;
+    return split_url(text.p, &url);
+}
+
+static bool is_well_formed(po_setting_type type, po_str text) {
+    return type == PO_SET_LISTEN    ? is_listen(text)
+           : type == PO_SET_SERVERS ? is_servers(text)
+                                    : is_url(text);
+}
 
 // Puts what is wrong with a number into faults, if anything.
 static void read_number(value *v, po_buf *faults) {
@@ -107,6 +205,12 @@ static void read_value(value *v, po_buf *faults) {
     case PO_SET_SECRET:
         if (strlen(v->text) > most)
             po_buf_printf(faults, "PAYONCE_%s is longer than %zu bytes\n", s->name, most);
+        break;
+    case PO_SET_LISTEN:
+    case PO_SET_SERVERS:
+    case PO_SET_URL:
+        if (strlen(v->text) > most || (v->text[0] && !is_well_formed(s->type, po_s(v->text))))
+            po_buf_printf(faults, "PAYONCE_%s %s\n", s->name, bad_form[s->type]);
         break;
     case PO_SET_PATH:
         if (v->text[0] && access(v->text, R_OK) != 0)
@@ -281,7 +385,8 @@ static const value *value_named(const po_config *config, const char *name) {
 }
 
 static bool is_text(po_setting_type type) {
-    return type == PO_SET_TEXT || type == PO_SET_SECRET || type == PO_SET_PATH;
+    return type != PO_SET_INT && type != PO_SET_BOOL && type != PO_SET_DURATION_MS &&
+           type != PO_SET_BYTES;
 }
 
 const char *po_config_text(const po_config *config, const char *name) {
@@ -298,13 +403,37 @@ int64_t po_config_int(const po_config *config, const char *name) {
 
 // ---- printing ----
 
-void po_config_print(const po_config *config, FILE *out) {
+// User and query may be secrets.
+static void show_url(const char *text, po_buf *out) {
+    url url;
+    if (!split_url(text, &url))
+        return;
+    po_buf_printf(out, "%.*s://%s%.*s%.*s", (int)url.scheme.n, url.scheme.p,
+                  url.user.n ? "***@" : "", (int)url.host.n, url.host.p, (int)url.path.n,
+                  url.path.p);
+    if (url.path.p[url.path.n])
+        po_buf_printf(out, "%c***", url.path.p[url.path.n]);
+}
+
+static void show_value(const value *v, po_config_show show, po_buf *out) {
+    if (show && v->text[0] && show(v->setting, v->text, out))
+        return;
+    if (v->setting->type == PO_SET_SECRET)
+        po_buf_puts(out, v->given ? "(set)" : "");
+    else if (v->setting->type == PO_SET_URL)
+        show_url(v->text, out);
+    else
+        po_buf_puts(out, v->text);
+}
+
+void po_config_print(const po_config *config, po_config_show show, FILE *out) {
     for (size_t i = 0; i < config->n; i++) {
         const value *v = &config->values[i];
-        bool secret = v->setting->type == PO_SET_SECRET;
+        PO_AUTO(po_buf_done) po_buf text = {0};
+        show_value(v, show, &text);
+        po_buf_put(&text, "", 1);
         json_t *line = json_pack("{s:s+, s:s, s:s}", "name", "PAYONCE_", v->setting->name, "value",
-                                 secret ? (v->given ? "(set)" : "") : v->text, "source",
-                                 v->given ? "environment" : "default");
+                                 text.p, "source", v->given ? "environment" : "default");
         if (line) { // a text that is not UTF-8 cannot be shown in JSON
             json_dumpf(line, out, JSON_COMPACT);
             fputc('\n', out);
@@ -318,7 +447,8 @@ static const char *type_name(const po_setting *setting) {
         [PO_SET_TEXT] = "text",          [PO_SET_INT] = "number",
         [PO_SET_BOOL] = "true or false", [PO_SET_DURATION_MS] = "duration",
         [PO_SET_BYTES] = "size",         [PO_SET_SECRET] = "secret file",
-        [PO_SET_PATH] = "file",
+        [PO_SET_PATH] = "file",          [PO_SET_LISTEN] = "address",
+        [PO_SET_SERVERS] = "servers",    [PO_SET_URL] = "URL",
     };
     return names[setting->type];
 }

@@ -2,7 +2,7 @@
 // environment
 // (`PAYONCE_…`), secrets from the file that `NAME_FILE` points at. --help, print-config,
 // check-config and docs/settings.md all come from the table. An unusable value refuses to start and
-// names the setting.
+// names the setting, never its value. A name that no program knows refuses to start as well.
 #pragma once
 #include "base/err.h"
 #include "base/str.h"
@@ -17,7 +17,10 @@ typedef enum po_setting_type {
     // Read whole from the file named by NAME_FILE, a trailing newline is cut; never printed. An
     // empty file is refused even when the fallback is "" (= none).
     PO_SET_SECRET,
-    PO_SET_PATH, // a readable file
+    PO_SET_PATH,    // a readable file
+    PO_SET_LISTEN,  // 127.0.0.1:8080, [::]:0: a numeric address and a port, 0 = any
+    PO_SET_SERVERS, // host:port,host:port
+    PO_SET_URL,     // scheme://[user:password@]host[:port][/path]; shown without user and query
 } po_setting_type;
 
 typedef struct po_setting {
@@ -41,7 +44,17 @@ const char *po_config_text(const po_config *config, const char *name);
 // INT, BOOL, DURATION_MS, BYTES.
 int64_t po_config_int(const po_config *config, const char *name);
 
-// Values as JSON lines, secrets as "(set)".
-void po_config_print(const po_config *config, FILE *out);
+// How to print a text that holds a secret beside what may be seen: puts that into out. False: print
+// as the type says.
+typedef bool (*po_config_show)(const po_setting *setting, const char *text, po_buf *out);
+// Values as JSON lines; secrets as "(set)" unless show (or NULL) knows better.
+void po_config_print(const po_config *config, po_config_show show, FILE *out);
 // The table of docs/settings.md.
 void po_config_markdown(const po_setting *table, FILE *out);
+
+// One environment may serve several programs, so a name is right when a table has it or any program
+// of this tree. Adds a line with the nearest right name for each other PAYONCE_ entry of
+// `environment`; the variables that Kubernetes sets for a service (NAME_SERVICE_HOST and its
+// companions) are passed over. `tables` ends with NULL.
+void po_config_strangers(const po_setting *const tables[], const char *const *environment,
+                         po_buf *faults);

@@ -217,7 +217,7 @@ static void printing_never_shows_a_secret(void **state) {
     char *text = NULL;
     size_t n = 0;
     FILE *out = open_memstream(&text, &n);
-    po_config_print(config, out);
+    po_config_print(config, NULL, out);
     fclose(out);
     assert_null(strstr(text, "s3cret"));
     assert_non_null(strstr(
@@ -250,6 +250,142 @@ static void the_table_prints_as_documentation(void **state) {
     free(text);
 }
 
+// ---- addresses ----
+
+// One setting of this type; empty when nothing is at fault.
+static void load_one(po_setting_type type, const char *text, po_err *err) {
+    const po_setting one[] = {{"NAME", type, "", 0, 0, "It."}, {0}};
+    po_config *config = NULL;
+    *err = (po_err){0};
+    setenv("PAYONCE_NAME", text, 1);
+    if (po_config_load(one, &config, err))
+        assert_string_equal(po_config_text(config, "NAME"), text);
+    po_config_free(&config);
+}
+
+// FAULTS 66: an address that no listener or client could use is refused with the settings.
+static void addresses_are_checked(void **state) {
+    (void)state;
+    static const struct {
+        po_setting_type type;
+        const char *text;
+        bool ok;
+    } rows[] = {
+        {PO_SET_LISTEN, "127.0.0.1:0", true},
+        {PO_SET_LISTEN, "0.0.0.0:65535", true},
+        {PO_SET_LISTEN, "[::1]:8080", true},
+        {PO_SET_LISTEN, "", true}, // whether it may be empty is said by the default
+        {PO_SET_LISTEN, ":8080", false},
+        {PO_SET_LISTEN, "8080", false},
+        {PO_SET_LISTEN, "127.0.0.1", false},
+        {PO_SET_LISTEN, "127.0.0.1:", false},
+        {PO_SET_LISTEN, "127.0.0.1:65536", false},
+        {PO_SET_LISTEN, "127.0.0.1:-1", false},
+        {PO_SET_LISTEN, "127.0.0.1:http", false},
+        {PO_SET_LISTEN, "localhost:8080", false},
+        {PO_SET_LISTEN, "::1:8080", false},
+        {PO_SET_LISTEN, "[::1:8080", false},
+        {PO_SET_LISTEN, "[hunter2]:8080", false},
+        {PO_SET_SERVERS, "kafka:9092", true},
+        {PO_SET_SERVERS, "kafka-0.kafka:9092,10.0.0.1:9092,[fd00::1]:9092", true},
+        {PO_SET_SERVERS, "kafka", false},
+        {PO_SET_SERVERS, "kafka:0", false},
+        {PO_SET_SERVERS, "kafka:9092,", false},
+        {PO_SET_SERVERS, ",kafka:9092", false},
+        {PO_SET_SERVERS, "kafka:9092, kafka:9093", false},
+        {PO_SET_SERVERS, "https://kafka:9092", false},
+        {PO_SET_URL, "http://registry", true},
+        {PO_SET_URL, "https://registry:8081/apis/ccompat/v7", true},
+        {PO_SET_URL, "https://me:hunter2@registry:8081", true},
+        {PO_SET_URL, "https://[fd00::1]:8081/", true},
+        {PO_SET_URL, "registry:8081", false},
+        {PO_SET_URL, "https://", false},
+        {PO_SET_URL, "https:///path", false},
+        {PO_SET_URL, "https://registry:http", false},
+        {PO_SET_URL, "https://registry:99999", false},
+        {PO_SET_URL, "https://registry /", false},
+        {PO_SET_URL, "https://me:hunt/er2@registry", false},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        po_err err;
+        load_one(rows[i].type, rows[i].text, &err);
+        if (rows[i].ok != !*err.text)
+            fail_msg("%s: %s", rows[i].text, err.text);
+        assert_null(strstr(err.text, "hunter2"));
+        assert_int_equal(!*err.text, !strstr(err.text, "PAYONCE_NAME "));
+    }
+}
+
+// FAULTS 60: a URL is printed without what may be a secret.
+static void a_url_is_shown_without_its_secrets(void **state) {
+    (void)state;
+    static const po_setting one[] = {{"NAME", PO_SET_URL, "", 0, 0, "It."}, {0}};
+    static const char *const rows[][2] = {
+        {"https://me:hunter2@registry:8081/a?key=hunter2", "https://***@registry:8081/a?***"},
+        {"http://registry/a", "http://registry/a"},
+        {"https://hunter2@registry#hunter2", "https://***@registry#***"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        setenv("PAYONCE_NAME", rows[i][0], 1);
+        po_config *config = NULL;
+        assert_true(po_config_load(one, &config, NULL));
+        char *text = NULL;
+        size_t n = 0;
+        FILE *out = open_memstream(&text, &n);
+        po_config_print(config, NULL, out);
+        fclose(out);
+        json_t *line = json_loads(text, 0, NULL);
+        assert_string_equal(json_string_value(json_object_get(line, "value")), rows[i][1]);
+        json_decref(line);
+        free(text);
+        po_config_free(&config);
+    }
+}
+
+// ---- names ----
+
+// FAULTS 66: a slip of the pen is named, with the name that was meant.
+static void strangers_are_named(void **state) {
+    (void)state;
+    static const struct {
+        const char *entry, *other;
+        const char *nearest; // NULL: no stranger
+    } rows[] = {
+        {"PAYONCE_THREADS=2", "", NULL},
+        {"PAYONCE_TOKEN_FILE=/x", "", NULL},
+        {"PAYONCE_WRITERS=4", "", NULL}, // another program's
+        {"PAYONCE_DSN_FILE=/x", "", NULL},
+        {"PAYONCE_KAFKA_SETTINGS_FILE=/x", "", NULL},
+        {"HOME=/x", "", NULL},
+        {"PAYONCE_WRITRS=4", "", "PAYONCE_WRITERS"},
+        {"PAYONCE_THREADSS=4", "", "PAYONCE_THREADS"},
+        {"PAYONCE_threads=4", "", "PAYONCE_"},
+        {"PAYONCE_SMTP_PASSWORD=hunter2", "", "PAYONCE_SMTP_PASSWORD_FILE"},
+        {"PAYONCE_=1", "", "PAYONCE_"},
+        // What Kubernetes sets for a service named payonce-ingest, and for one named payonce.
+        {"PAYONCE_INGEST_PORT=tcp://10.0.0.1:8080", "PAYONCE_INGEST_SERVICE_HOST=10.0.0.1", NULL},
+        {"PAYONCE_INGEST_PORT_8080_TCP_ADDR=10.0.0.1", "PAYONCE_INGEST_SERVICE_HOST=10.0.0.1",
+         NULL},
+        {"PAYONCE_INGEST_SERVICE_PORT_HTTP=8080", "PAYONCE_INGEST_SERVICE_HOST=10.0.0.1", NULL},
+        {"PAYONCE_SERVICE_HOST=10.0.0.1", "", NULL},
+        {"PAYONCE_PORT=tcp://10.0.0.1:8080", "PAYONCE_SERVICE_HOST=10.0.0.1", NULL},
+        {"PAYONCE_INGEST_PORT=8080", "", "PAYONCE_"},
+        {"PAYONCE_OTHER_PORT=8080", "PAYONCE_INGEST_SERVICE_HOST=10.0.0.1", "PAYONCE_"},
+        {"PAYONCE_INGEST_PORTS=8080", "PAYONCE_INGEST_SERVICE_HOST=10.0.0.1", "PAYONCE_"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        po_buf faults = {0};
+        po_config_strangers((const po_setting *const[]){table, NULL},
+                            (const char *const[]){rows[i].entry, rows[i].other, NULL}, &faults);
+        const char *nearest = faults.n ? strstr(faults.p, "nearest is ") : NULL;
+        if (!rows[i].nearest != !nearest || (nearest && !strstr(nearest, rows[i].nearest)))
+            fail_msg("%s: %s", rows[i].entry, faults.n ? faults.p : "");
+        if (faults.n)
+            assert_null(strstr(faults.p, "hunter2"));
+        po_buf_done(&faults);
+    }
+}
+
 int main(void) {
     int fd = mkstemp(file);
     if (fd < 0)
@@ -264,6 +400,9 @@ int main(void) {
         cmocka_unit_test_setup(a_secret_in_the_environment_is_refused, clear),
         cmocka_unit_test_setup(printing_never_shows_a_secret, clear),
         cmocka_unit_test_setup(the_table_prints_as_documentation, clear),
+        cmocka_unit_test_setup(addresses_are_checked, clear),
+        cmocka_unit_test_setup(a_url_is_shown_without_its_secrets, clear),
+        cmocka_unit_test_setup(strangers_are_named, clear),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     unlink(file);

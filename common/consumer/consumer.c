@@ -27,10 +27,8 @@ enum {
 };
 
 static const po_setting sdk_settings[] = {
-    {"KAFKA_BROKERS", PO_SET_TEXT, NULL, 0, 0, "Kafka's bootstrap servers, `host:port,host:port`."},
-    {"KAFKA_EXTRA", PO_SET_TEXT, "", 0, 0,
-     "Further librdkafka settings, `name=value,name=value`: the operator's security settings."},
-    {"REGISTRY_URL", PO_SET_TEXT, NULL, 0, 0,
+    PO_KAFKA_SETTINGS,
+    {"REGISTRY_URL", PO_SET_URL, NULL, 0, 0,
      "Base URL of the schema registry (Confluent-compatible)."},
     {"REGISTRY_CA_FILE", PO_SET_PATH, "", 0, 0,
      "Certificates (PEM) that the registry's must lead to over https; empty: the system's."},
@@ -100,13 +98,13 @@ static bool make_conf(const po_config *config, rd_kafka_conf_t **ret_conf, po_er
     for (size_t i = 0; po_loop_settings[i].name; i++)
         table[i + 1] = po_loop_settings[i];
     return po_kafka_conf(po_config_text(config, "KAFKA_BROKERS"), group, table,
-                         po_config_text(config, "KAFKA_EXTRA"), ret_conf, err);
+                         po_config_text(config, "KAFKA_SETTINGS"), ret_conf, err);
 }
 
 static bool check(const po_config *config, po_err *err) {
     rd_kafka_conf_t *conf = NULL;
     if (!make_conf(config, &conf, err))
-        return po_wrap(err, "PAYONCE_KAFKA_EXTRA");
+        return po_wrap(err, "PAYONCE_KAFKA_SETTINGS_FILE");
     rd_kafka_conf_destroy(conf);
     PO_AUTO(po_registry_close) po_registry *registry = NULL;
     if (!po_registry_open(po_config_text(config, "REGISTRY_URL"),
@@ -221,6 +219,7 @@ int po_consumer_main(int argc, char **argv, const po_consumer *consumer) {
                           .admin = consumer->admin,
                           .declare_metrics = declare_metrics,
                           .check = check,
+                          .show = po_kafka_show,
                           .run = run,
                           .status = status};
     int code = po_service_main(argc, argv, &service);

@@ -71,13 +71,18 @@ static bool sink_run(void *arg, rd_kafka_message_t **messages, size_t n, po_err 
 
 static po_loop *join(const char *group, sink *s) {
     po_kafka_setting table[32] = {{"group.id", group}};
-    for (size_t i = 0; po_loop_settings[i].name; i++)
-        table[i + 1] = po_loop_settings[i];
+    size_t n = 1;
+    while (po_loop_settings[n - 1].name) {
+        table[n] = po_loop_settings[n - 1];
+        n++;
+    }
+    table[n++] = (po_kafka_setting){"session.timeout.ms", "7000"};
+    table[n] = (po_kafka_setting){"heartbeat.interval.ms", "500"};
     rd_kafka_conf_t *conf = NULL;
     po_loop *loop = NULL;
     po_err err = {0};
-    assert_true(po_kafka_conf(rd_kafka_mock_cluster_bootstraps(cluster), group, table,
-                              "session.timeout.ms=7000,heartbeat.interval.ms=500", &conf, &err));
+    assert_true(
+        po_kafka_conf(rd_kafka_mock_cluster_bootstraps(cluster), group, table, "", &conf, &err));
     po_loop_options options = {
         .topics = topics, .batch = 50, .blocked_retry_ms = 200, .run = sink_run, .arg = s};
     assert_true(po_loop_open(&options, &conf, &loop, &err));

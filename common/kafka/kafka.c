@@ -1,6 +1,8 @@
 // What librdkafka needs to be told once: its configuration (ours, then the operator's), where its
 // log goes, and CloudEvents headers. A setting's value is never repeated in an error: it may be a
-// password.
+// password; nor is a name that librdkafka does not know, since it may be a piece of one.
+// The operator's settings are a list of what may be set, not of what may not: a setting that a later
+// librdkafka brings is closed until somebody has thought about it.
 #include "kafka/kafka.h"
 #include "base/clock.h"
 #include <assert.h>
@@ -30,30 +32,170 @@ static bool set(rd_kafka_conf_t *conf, const char *name, const char *value, po_e
     }
 }
 
-// "name=value,name=value"; blanks around an item, and empty items, do not count.
-static bool set_extra(rd_kafka_conf_t *conf, const char *extra, po_err *err) {
-    bool ok = true;
-    for (const char *p = extra; ok && *p;) {
-        size_t n = strcspn(p, ",");
-        po_str item = po_str_trim((po_str){p, n});
-        p += n + (p[n] == ',');
-        if (item.n == 0)
+// --- The operator's settings
+
+// What the file may set; README.md says so too, and a test compares.
+static const struct open_setting {
+    const char *name;
+    bool shown; // its value is no secret
+} open_settings[] = {
+    {"broker.address.family", true},
+    {"broker.address.ttl", true},
+    {"client.rack", true},
+    {"connections.max.idle.ms", true},
+    {"enable.ssl.certificate.verification", true},
+    {"reconnect.backoff.max.ms", true},
+    {"reconnect.backoff.ms", true},
+    {"sasl.kerberos.keytab", true},
+    {"sasl.kerberos.kinit.cmd", false},
+    {"sasl.kerberos.min.time.before.relogin", true},
+    {"sasl.kerberos.principal", true},
+    {"sasl.kerberos.service.name", true},
+    {"sasl.mechanism", true},
+    {"sasl.mechanisms", true},
+    {"sasl.oauthbearer.client.id", true},
+    {"sasl.oauthbearer.client.secret", false},
+    {"sasl.oauthbearer.config", false},
+    {"sasl.oauthbearer.extensions", false},
+    {"sasl.oauthbearer.method", true},
+    {"sasl.oauthbearer.scope", true},
+    {"sasl.oauthbearer.token.endpoint.url", false},
+    {"sasl.password", false},
+    {"sasl.username", true},
+    {"security.protocol", true},
+    {"socket.connection.setup.timeout.ms", true},
+    {"socket.keepalive.enable", true},
+    {"ssl.ca.location", true},
+    {"ssl.certificate.location", true},
+    {"ssl.cipher.suites", true},
+    {"ssl.crl.location", true},
+    {"ssl.curves.list", true},
+    {"ssl.endpoint.identification.algorithm", true},
+    {"ssl.key.location", true},
+    {"ssl.key.password", false},
+    {"ssl.keystore.location", true},
+    {"ssl.keystore.password", false},
+    {"ssl.sigalgs.list", true},
+};
+enum { N_OPEN = sizeof open_settings / sizeof *open_settings };
+
+static int find_open(po_str name) {
+    for (int i = 0; i < N_OPEN; i++)
+        if (po_str_is(name, open_settings[i].name))
+            return i;
+    return -1;
+}
+
+typedef struct line {
+    unsigned number; // from 1
+    bool equals;
+    po_str name, value;
+} line;
+
+static po_str cut(po_str *text, char at) {
+    const char *end = text->n ? memchr(text->p, at, text->n) : NULL;
+    size_t n = end ? (size_t)(end - text->p) : text->n;
+    po_str piece = {text->p, n};
+    n += end != NULL;
+    *text = (po_str){text->p + n, text->n - n};
+    return piece;
+}
+
+// The next "name=value"; false at the end. Empty lines and comments are passed over. Blanks before
+// and after the name and before the value do not count; the rest of the line is the value as it
+// stands.
+static bool next_line(po_str *text, line *l) {
+    while (text->n) {
+        po_str rest = cut(text, '\n');
+        l->number++;
+        if (rest.n && rest.p[rest.n - 1] == '\r')
+            rest.n--;
+        while (rest.n && (*rest.p == ' ' || *rest.p == '\t'))
+            rest = (po_str){rest.p + 1, rest.n - 1};
+        if (rest.n == 0 || *rest.p == '#')
             continue;
-        char *text = strndup(item.p, item.n);
-        if (!text)
-            abort();
-        char *equals = strchr(text, '=');
-        if (equals)
-            *equals = 0;
-        ok = equals ? set(conf, text, equals + 1, err)
-                    : po_fail(err, PO_REFUSED, "kafka_setting", "a Kafka setting without '='");
-        free(text);
+        l->equals = memchr(rest.p, '=', rest.n);
+        l->name = po_str_trim(cut(&rest, '='));
+        while (rest.n && (*rest.p == ' ' || *rest.p == '\t'))
+            rest = (po_str){rest.p + 1, rest.n - 1};
+        l->value = rest;
+        return true;
     }
+    return false;
+}
+
+static char *heap_copy(po_str s) {
+    char *text = strndup(s.n ? s.p : "", s.n);
+    if (!text)
+        abort();
+    return text;
+}
+
+// Also a setting of topics, or one that takes no text.
+static bool is_known(po_str name) {
+    rd_kafka_conf_t *scratch = rd_kafka_conf_new();
+    char *text = heap_copy(name), why[8];
+    bool known = rd_kafka_conf_set(scratch, text, "", why, sizeof why) != RD_KAFKA_CONF_UNKNOWN;
+    free(text);
+    rd_kafka_conf_destroy(scratch);
+    return known;
+}
+
+static bool refuse_line(po_err *err, const line *l, const char *what) {
+    return po_fail(err, PO_REFUSED, "kafka_setting", "line %u of the Kafka settings %s", l->number,
+                   what);
+}
+
+static bool set_line(rd_kafka_conf_t *conf, const line *l, bool seen[N_OPEN], po_err *err) {
+    if (!l->equals)
+        return refuse_line(err, l, "has no '='");
+    int at = find_open(l->name);
+    if (at < 0)
+        return is_known(l->name)
+                   ? po_fail(err, PO_REFUSED, "kafka_setting",
+                             "Kafka setting %.*s is not the operator's: the program's promises "
+                             "rest on what it says",
+                             (int)l->name.n, l->name.p)
+                   : refuse_line(err, l, "names no setting of librdkafka");
+    if (seen[at])
+        return po_fail(err, PO_REFUSED, "kafka_setting", "Kafka setting %s is there twice",
+                       open_settings[at].name);
+    seen[at] = true;
+    char *value = heap_copy(l->value);
+    bool ok = set(conf, open_settings[at].name, value, err);
+    explicit_bzero(value, strlen(value));
+    free(value);
     return ok;
 }
 
+static bool set_file(rd_kafka_conf_t *conf, const char *file, po_err *err) {
+    bool seen[N_OPEN] = {0};
+    line l = {0};
+    for (po_str text = po_s(file); next_line(&text, &l);)
+        if (!set_line(conf, &l, seen, err))
+            return false;
+    return true;
+}
+
+bool po_kafka_show(const po_setting *setting, const char *text, po_buf *out) {
+    if (strcmp(setting->name, "KAFKA_SETTINGS") != 0)
+        return false;
+    line l = {0};
+    for (po_str rest = po_s(text); next_line(&rest, &l);) {
+        int at = find_open(l.name);
+        if (at < 0) // refused, so never in force
+            continue;
+        bool shown = open_settings[at].shown;
+        po_buf_printf(out, "%s%s=%.*s", out->n ? "\n" : "", open_settings[at].name,
+                      shown ? (int)l.value.n : 3, shown ? l.value.p : "***");
+    }
+    return true;
+}
+
+// --- The client
+
 bool po_kafka_conf(const char *brokers, const char *client_id, const po_kafka_setting *table,
-                   const char *extra, rd_kafka_conf_t **ret_conf, po_err *err) {
+                   const char *file, rd_kafka_conf_t **ret_conf, po_err *err) {
     rd_kafka_conf_t *conf = rd_kafka_conf_new();
     rd_kafka_conf_set_log_cb(conf, to_log);
     // A broker closing an idle connection is no news.
@@ -62,7 +204,7 @@ bool po_kafka_conf(const char *brokers, const char *client_id, const po_kafka_se
               set(conf, "client.id", client_id, err);
     for (; ok && table && table->name; table++)
         ok = set(conf, table->name, table->value, err);
-    if (!ok || !set_extra(conf, extra ? extra : "", err)) {
+    if (!ok || !set_file(conf, file, err)) {
         rd_kafka_conf_destroy(conf);
         return false;
     }

@@ -4,6 +4,7 @@
 #pragma once
 #include "base/arena.h"
 #include "base/id.h"
+#include "config/config.h"
 #include "log/log.h"
 #include <librdkafka/rdkafka.h>
 
@@ -12,12 +13,30 @@ typedef struct po_kafka_setting {
     const char *name, *value;
 } po_kafka_setting;
 
-// brokers and client.id, then the settings of `table`, then those of `extra`
-// ("name=value,name=value": the operator's security settings, may be empty). PO_REFUSED
-// "kafka_setting" names the setting, never its value.
+// Where Kafka is, for the settings table of every program that speaks to it.
+#define PO_KAFKA_SETTINGS                                                           \
+    {"KAFKA_BROKERS",                                                               \
+     PO_SET_SERVERS,                                                                \
+     NULL,                                                                          \
+     0,                                                                             \
+     0,                                                                             \
+     "Kafka's bootstrap servers, `host:port,host:port`."},                          \
+    {                                                                               \
+        "KAFKA_SETTINGS", PO_SET_SECRET, "", 0, 64 << 10,                           \
+            "How to reach them: librdkafka's settings of security and connection, " \
+            "`name=value` a line ([which](../common/kafka/README.md))."             \
+    }
+
+// brokers and client.id, then the settings of `table`, then those of `file` (the text of
+// KAFKA_SETTINGS, may be empty). PO_REFUSED "kafka_setting" names the setting, or the line of a name
+// that librdkafka does not know; never a value. What the program's promises rest on is not open to
+// the file: README.md.
 PO_MUST_CHECK bool po_kafka_conf(const char *brokers, const char *client_id,
-                                 const po_kafka_setting *table, const char *extra,
+                                 const po_kafka_setting *table, const char *file,
                                  rd_kafka_conf_t **ret_conf, po_err *err);
+// For print-config: po_config_show of KAFKA_SETTINGS; values that are not on the list of those that
+// may be seen are "***".
+bool po_kafka_show(const po_setting *setting, const char *text, po_buf *out);
 // Takes *conf in any case and leaves NULL. Settings that contradict each other are PO_REFUSED
 // "kafka_open".
 PO_MUST_CHECK bool po_kafka_open(rd_kafka_type_t type, rd_kafka_conf_t **conf,

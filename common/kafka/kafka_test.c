@@ -40,8 +40,8 @@ static rd_kafka_t *producer(outcome *o) {
     rd_kafka_conf_t *conf = NULL;
     rd_kafka_t *kafka = NULL;
     po_err err = {0};
-    assert_true(po_kafka_conf("127.0.0.1:1", "test", table,
-                              " linger.ms=1, ,socket.timeout.ms=1000 ", &conf, &err));
+    assert_true(
+        po_kafka_conf("127.0.0.1:1", "test", table, "reconnect.backoff.ms=1000\n", &conf, &err));
     rd_kafka_conf_set_dr_msg_cb(conf, delivered);
     rd_kafka_conf_set_opaque(conf, o);
     assert_true(po_kafka_open(RD_KAFKA_PRODUCER, &conf, &kafka, &err));
@@ -190,35 +190,143 @@ static void refused(const po_kafka_setting *table, const char *extra, const char
     assert_false(po_kafka_conf("127.0.0.1:1", "test", table, extra, &conf, &err));
     assert_null(conf);
     assert_int_equal(err.kind, PO_REFUSED);
-    assert_non_null(strstr(err.text, words));
+    if (!strstr(err.text, words))
+        fail_msg("%s: %s", words, err.text);
     assert_null(strstr(err.text, "hunter2"));
 }
 
 static void test_settings(void **state) {
     (void)state;
     static const po_kafka_setting unknown[] = {{"no.such", "1"}, {0}};
-    static const po_kafka_setting acks[] = {{"acks", "1"}, {0}};
     refused(unknown, "", "no.such is not known");
-    refused(NULL, "linger.ms=hunter2", "linger.ms has a bad value");
-    refused(NULL, "hunter2", "without '='");
-    refused(NULL, "linger.ms=1,=hunter2", "is not known");
+    refused(NULL, "security.protocol=hunter2", "security.protocol has a bad value");
+    refused(NULL, "# hunter2=\n\nhunter2", "line 3 of the Kafka settings has no '='");
+    refused(NULL, "hunter2=1", "line 1 of the Kafka settings names no setting");
+    refused(NULL, "=hunter2", "names no setting");
+    refused(NULL, "sasl.password=hunter2\nsasl.password=hunter2", "sasl.password is there twice");
     rd_kafka_conf_t *conf = NULL;
     po_err err = {0};
-    char value[32];
-    size_t size = sizeof value;
-    assert_true(po_kafka_conf("b:1", "me", acks, "acks=all,ssl.key.password=a=b", &conf, &err));
-    rd_kafka_conf_get(conf, "acks", value, &size);
-    assert_string_equal(value, "-1"); // the operator's word comes last
-    size = sizeof value;
-    rd_kafka_conf_get(conf, "ssl.key.password", value, &size);
-    assert_string_equal(value, "a=b");
-    rd_kafka_conf_destroy(conf);
-    assert_true(po_kafka_conf("b:1", "me", NULL, "enable.idempotence=true,acks=1", &conf, &err));
+    static const po_kafka_setting contradiction[] = {
+        {"enable.idempotence", "true"}, {"acks", "1"}, {0}};
+    assert_true(po_kafka_conf("b:1", "me", contradiction, "", &conf, &err));
     rd_kafka_t *kafka = NULL;
-    assert_false(
-        po_kafka_open(RD_KAFKA_PRODUCER, &conf, &kafka, &err)); // the two contradict each other
+    assert_false(po_kafka_open(RD_KAFKA_PRODUCER, &conf, &kafka, &err));
     assert_int_equal(err.kind, PO_REFUSED);
     assert_null(conf);
+}
+
+// FAULTS 60: a password may hold whatever a line can hold.
+static void test_any_value_can_be_written(void **state) {
+    (void)state;
+    static const char file[] = "  # of the operator\n"
+                               "security.protocol = SASL_SSL\r\n"
+                               "\tsasl.username=me\n"
+                               "sasl.password=a=b,c#d\\e f ";
+    rd_kafka_conf_t *conf = NULL;
+    po_err err = {0};
+    assert_true(po_kafka_conf("b:1", "me", NULL, file, &conf, &err));
+    static const char *const wanted[][2] = {{"security.protocol", "sasl_ssl"},
+                                            {"sasl.username", "me"},
+                                            {"sasl.password", "a=b,c#d\\e f "}};
+    for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
+        char value[64];
+        size_t size = sizeof value;
+        assert_int_equal(rd_kafka_conf_get(conf, wanted[i][0], value, &size), RD_KAFKA_CONF_OK);
+        assert_string_equal(value, wanted[i][1]);
+    }
+    rd_kafka_conf_destroy(conf);
+}
+
+// FAULTS 60: what is printed hides every value that is not known to be harmless.
+static void test_values_are_hidden_when_shown(void **state) {
+    (void)state;
+    static const po_setting setting = {"KAFKA_SETTINGS", PO_SET_SECRET, "", 0, 0, ""};
+    static const po_setting other = {"ADMIN_TOKEN", PO_SET_SECRET, "", 0, 0, ""};
+    po_buf out = {0};
+    assert_false(po_kafka_show(&other, "hunter2", &out));
+    assert_true(
+        po_kafka_show(&setting, "sasl.username=me\n#hunter2\nsasl.password=hunter2\nx=y", &out));
+    assert_string_equal(out.p, "sasl.username=me\nsasl.password=***");
+    po_buf_done(&out);
+}
+
+// FAULTS 61: what a program's promises rest on, whether it sets it or leaves the default.
+static void test_promises_are_not_open(void **state) {
+    (void)state;
+    static const char *const names[] = {
+        "bootstrap.servers",
+        "metadata.broker.list",
+        "client.id",
+        "group.id",
+        "group.instance.id",
+        "enable.auto.commit",
+        "auto.commit.interval.ms",
+        "enable.auto.offset.store",
+        "auto.offset.reset",
+        "isolation.level",
+        "session.timeout.ms",
+        "max.poll.interval.ms",
+        "heartbeat.interval.ms",
+        "check.crcs",
+        "enable.idempotence",
+        "acks",
+        "request.required.acks",
+        "max.in.flight",
+        "message.timeout.ms",
+        "delivery.timeout.ms",
+        "partitioner",
+        "plugin.library.paths",
+        "opaque",
+        "log_cb",
+        "allow.auto.create.topics",
+        "partition.assignment.strategy",
+        "message.max.bytes",
+        "retries",
+        "transactional.id",
+        "enable.sasl.oauthbearer.unsecure.jwt",
+        "ssl.engine.location",
+        "max.in.flight.requests.per.connection",
+    };
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char line[128];
+        snprintf(line, sizeof line, "%s=1", names[i]);
+        refused(NULL, line, names[i]);
+    }
+}
+
+static bool readme_lists(const char *name) {
+    static char text[8192];
+    char quoted[128];
+    FILE *file = fopen(PO_SOURCE_DIR "/common/kafka/README.md", "r");
+    assert_non_null(file);
+    text[fread(text, 1, sizeof text - 1, file)] = 0;
+    fclose(file);
+    char *table = strstr(text, "|---|"), *end = strstr(table, "\n\n");
+    *end = 0;
+    snprintf(quoted, sizeof quoted, "`%s`", name);
+    return strstr(table, quoted) != NULL;
+}
+
+// Every setting that librdkafka has is open if and only if README.md says so.
+static void test_readme_lists_what_is_open(void **state) {
+    (void)state;
+    static const po_setting setting = {"KAFKA_SETTINGS", PO_SET_SECRET, "", 0, 0, ""};
+    rd_kafka_conf_t *all = rd_kafka_conf_new();
+    size_t n = 0, open = 0;
+    const char **dump = rd_kafka_conf_dump(all, &n);
+    for (size_t i = 0; i + 1 < n; i += 2) {
+        char line[128];
+        po_buf shown = {0};
+        snprintf(line, sizeof line, "%s=1", dump[i]);
+        assert_true(po_kafka_show(&setting, line, &shown));
+        if (readme_lists(dump[i]) != (shown.n > 0))
+            fail_msg("%s", dump[i]);
+        open += shown.n > 0;
+        po_buf_done(&shown);
+    }
+    assert_true(open > 10 && n > 100);
+    rd_kafka_conf_dump_free(dump, n);
+    rd_kafka_conf_destroy(all);
 }
 
 static void test_fail(void **state) {
@@ -242,8 +350,9 @@ static void test_log(void **state) {
     rd_kafka_conf_t *conf = NULL;
     rd_kafka_t *kafka = NULL;
     po_err err = {0};
-    bool ok = po_kafka_conf("127.0.0.1:1", "log-test", NULL,
-                            "topic.metadata.refresh.interval.ms=100,debug=conf", &conf, &err) &&
+    static const po_kafka_setting table[] = {
+        {"topic.metadata.refresh.interval.ms", "100"}, {"debug", "conf"}, {0}};
+    bool ok = po_kafka_conf("127.0.0.1:1", "log-test", table, "", &conf, &err) &&
               po_kafka_open(RD_KAFKA_CONSUMER, &conf, &kafka, &err);
     if (ok)
         rd_kafka_destroy(kafka);
@@ -267,6 +376,10 @@ int main(void) {
         cmocka_unit_test(test_twice_and_none),
         cmocka_unit_test(test_trace_is_dropped),
         cmocka_unit_test(test_settings),
+        cmocka_unit_test(test_any_value_can_be_written),
+        cmocka_unit_test(test_values_are_hidden_when_shown),
+        cmocka_unit_test(test_promises_are_not_open),
+        cmocka_unit_test(test_readme_lists_what_is_open),
         cmocka_unit_test(test_fail),
         cmocka_unit_test(test_log),
     };

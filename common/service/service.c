@@ -4,6 +4,7 @@
 // fixes the order of life: signals, log, metrics, admin listener, the service's own run; then not
 // ready, listener closed, exit. The listener answers from its own threads until the very end, so a
 // slow drain is seen and not guessed.
+#define _GNU_SOURCE // environ
 #include "service/service.h"
 
 #include "base/cleanup.h"
@@ -13,6 +14,7 @@
 #include <libpq-fe.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static const char version[] = PO_VERSION; // of the CMake project
 
@@ -33,7 +35,7 @@ static const po_setting dsn_settings[] = {
 };
 
 static const po_setting common_settings[] = {
-    {"ADMIN_LISTEN", PO_SET_TEXT, "127.0.0.1:9090", 0, 255,
+    {"ADMIN_LISTEN", PO_SET_LISTEN, "127.0.0.1:9090", 0, 255,
      "Address of the admin listener (`/healthz`, `/readyz`, `/statusz`, `/metrics`); port 0: "
      "chosen and logged."},
     {"ADMIN_TOKEN", PO_SET_SECRET, "", 0, 0,
@@ -150,15 +152,32 @@ static bool settings_check(const program *prog) {
     return fine;
 }
 
+static void print_faults(const program *prog, char *text) {
+    char *rest = NULL;
+    for (char *line = strtok_r(text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest))
+        print_fault(prog, line);
+}
+
+// Each name must be known, also what `migrate` does not use.
+static bool settings_are_known(const program *prog) {
+    const po_setting *const tables[] = {
+        dsn_settings, common_settings,
+        prog->service->settings ? prog->service->settings : (const po_setting[]){{0}}, NULL};
+    PO_AUTO(po_buf_done) po_buf faults = {0};
+    po_config_strangers(tables, (const char *const *)environ, &faults);
+    if (faults.n)
+        print_faults(prog, faults.p);
+    return faults.n == 0;
+}
+
 // Loads and checks; every fault is on stderr.
 static bool settings_load(program *prog) {
     settings_follow_environment(prog);
+    bool known = settings_are_known(prog);
     po_err err = {0};
     if (po_config_load(prog->settings, &prog->config, &err))
-        return settings_check(prog);
-    char *rest = NULL;
-    for (char *line = strtok_r(err.text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest))
-        print_fault(prog, line);
+        return settings_check(prog) && known;
+    print_faults(prog, err.text);
     return false;
 }
 
@@ -351,28 +370,51 @@ static void put_option(po_buf *out, const char *keyword, const char *value) {
     po_buf_puts(out, quoted ? "'" : "");
 }
 
-// Puts the variable's value without its passwords in its place; what is printed is read from there.
-static void hide_password(const char *variable) {
-    const char *value = getenv(variable);
-    PQconninfoOption *options = value && *value ? PQconninfoParse(value, NULL) : NULL;
-    if (!options)
-        return; // nothing to hide, or settings_load refuses it unprinted
-    PO_AUTO(po_buf_done) po_buf shown = {0};
-    for (const PQconninfoOption *o = options; o->keyword; o++)
+// What of a connection string may be seen; whatever else it holds is hidden.
+static bool is_shown(const char *keyword) {
+    static const char *const shown[] = {"application_name",
+                                        "connect_timeout",
+                                        "dbname",
+                                        "host",
+                                        "hostaddr",
+                                        "options",
+                                        "port",
+                                        "sslcert",
+                                        "sslkey",
+                                        "sslmode",
+                                        "sslrootcert",
+                                        "target_session_attrs",
+                                        "user",
+                                        "channel_binding"};
+    for (size_t i = 0; i < sizeof shown / sizeof *shown; i++)
+        if (strcmp(keyword, shown[i]) == 0)
+            return true;
+    return false;
+}
+
+static void show_dsn(const char *text, po_buf *out) {
+    PQconninfoOption *options = PQconninfoParse(text, NULL);
+    for (const PQconninfoOption *o = options; o && o->keyword; o++)
         if (o->val)
-            put_option(&shown, o->keyword, o->dispchar[0] == '*' ? "***" : o->val);
-    po_buf_put(&shown, "", 1);
-    if (setenv(variable, shown.p, 1) != 0)
-        abort();
+            put_option(out, o->keyword, is_shown(o->keyword) ? o->val : "***");
     PQconninfoFree(options);
 }
 
+static const po_service *shown_service; // the callback carries no argument
+
+static bool show(const po_setting *setting, const char *text, po_buf *out) {
+    if (is_dsn(setting)) {
+        show_dsn(text, out);
+        return true;
+    }
+    return shown_service->show && shown_service->show(setting, text, out);
+}
+
 static int cmd_print_config(program *prog) {
-    hide_password("PAYONCE_DSN");
-    hide_password("PAYONCE_MIGRATE_DSN");
     if (!settings_load(prog))
         return EXIT_SETTINGS;
-    po_config_print(prog->config, stdout);
+    shown_service = prog->service;
+    po_config_print(prog->config, show, stdout);
     return EXIT_FINE;
 }
 

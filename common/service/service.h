@@ -21,6 +21,7 @@ typedef struct po_service {
     void (*declare_metrics)(void); // before run and for print-metrics; NULL: none
     bool (*check)(const po_config *config,
                   po_err *err); // settings that depend on each other; no network; NULL
+    po_config_show show;        // own settings that hold a secret beside other things; NULL: none
     // Runs until po_stopping(); returns false with *err when it could not start or had to give up;
     // REFUSED "setting" is an unusable setting, named in the text: exit code 2. Calls
     // po_ready_set(true) when it serves.

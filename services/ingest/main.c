@@ -10,7 +10,7 @@
 #include "undecided.h"
 
 static const po_setting SETTINGS[] = {
-    {"LISTEN", PO_SET_TEXT, "127.0.0.1:8080", 0, 0,
+    {"LISTEN", PO_SET_LISTEN, "127.0.0.1:8080", 0, 0,
      "Address and port of the providers' doors and the orders API."},
     {"ACCOUNTS_FILE", PO_SET_PATH, NULL, 0, 0,
      "JSON file of the provider accounts (alias, mode, secret files)."},

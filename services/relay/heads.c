@@ -482,7 +482,7 @@ bool heads_open(const heads_options *options, heads **ret_heads, po_err *err) {
     h->options = *options;
     h->outbox = options->outbox;
     h->sender = sender_new(&(sender_options){.brokers = options->brokers,
-                                             .extra = options->kafka_extra,
+                                             .settings = options->kafka_settings,
                                              .client_id = options->client_id,
                                              .wake_fd = options->wake_fd,
                                              .done = on_verdict,

@@ -11,7 +11,7 @@ typedef struct heads heads;
 
 typedef struct heads_options {
     const char *outbox;
-    const char *brokers, *kafka_extra, *client_id, *registry_url, *registry_ca_file;
+    const char *brokers, *kafka_settings, *client_id, *registry_url, *registry_ca_file;
     int wake_fd; // an eventfd, readable when heads_verdicts or heads_turn has something to do
     int32_t look_limit; // most rows of one look or read
 } heads_options;

@@ -3,6 +3,7 @@
 #include "retention.h"
 #include "avro/registry.h"
 #include "base/cleanup.h"
+#include "kafka/kafka.h"
 #include "metrics/metrics.h"
 #include "migration_files.h"
 #include "service/service.h"
@@ -24,10 +25,8 @@ enum {
 static const po_setting settings[] = {
     {"RELAY_OUTBOXES", PO_SET_TEXT, "ingest", 0, 0,
      "Schemas whose outbox is published, `name,name`."},
-    {"KAFKA_BROKERS", PO_SET_TEXT, NULL, 0, 0, "Kafka's bootstrap servers, `host:port,host:port`."},
-    {"KAFKA_EXTRA", PO_SET_TEXT, "", 0, 0,
-     "Further librdkafka settings, `name=value,name=value`: the operator's security settings."},
-    {"REGISTRY_URL", PO_SET_TEXT, NULL, 0, 0,
+    PO_KAFKA_SETTINGS,
+    {"REGISTRY_URL", PO_SET_URL, NULL, 0, 0,
      "Base URL of the schema registry (Confluent-compatible)."},
     {"REGISTRY_CA_FILE", PO_SET_PATH, "", 0, 0,
      "Certificates (PEM) that the registry's must lead to over https; empty: the system's."},
@@ -96,6 +95,11 @@ static bool check(const po_config *config, po_err *err) {
     if (po_config_int(config, "RELAY_RETENTION") < 2 * po_config_int(config, "RELAY_OVERLAP"))
         return po_fail(err, PO_REFUSED, "setting",
                        "PAYONCE_RELAY_RETENTION is less than twice PAYONCE_RELAY_OVERLAP");
+    rd_kafka_conf_t *conf = NULL;
+    if (!po_kafka_conf(po_config_text(config, "KAFKA_BROKERS"), "", NULL,
+                       po_config_text(config, "KAFKA_SETTINGS"), &conf, err))
+        return po_wrap(err, "PAYONCE_KAFKA_SETTINGS_FILE");
+    rd_kafka_conf_destroy(conf);
     PO_AUTO(po_registry_close) po_registry *registry = NULL;
     if (!po_registry_open(po_config_text(config, "REGISTRY_URL"),
                           po_config_text(config, "REGISTRY_CA_FILE"), &registry, err))
@@ -156,7 +160,7 @@ static void fill_options(const po_config *config) {
                .statement_timeout_ms = STATEMENT_MS,
                .by_index = true},
         .brokers = po_config_text(config, "KAFKA_BROKERS"),
-        .kafka_extra = po_config_text(config, "KAFKA_EXTRA"),
+        .kafka_settings = po_config_text(config, "KAFKA_SETTINGS"),
         .registry_url = po_config_text(config, "REGISTRY_URL"),
         .registry_ca_file = po_config_text(config, "REGISTRY_CA_FILE"),
         .holder = self.holder,
@@ -240,6 +244,7 @@ int main(int argc, char **argv) {
         .migrations = migration_files,
         .declare_metrics = declare_metrics,
         .check = check,
+        .show = po_kafka_show,
         .run = run,
         .status = status,
     };

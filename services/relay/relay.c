@@ -378,7 +378,7 @@ bool relay_open(const relay_options *options, const char *outbox, relay **ret_re
     pthread_mutex_init(&r->lock, NULL);
     heads_options heads = {.outbox = outbox,
                            .brokers = options->brokers,
-                           .kafka_extra = options->kafka_extra,
+                           .kafka_settings = options->kafka_settings,
                            .client_id = options->pg.application_name,
                            .registry_url = options->registry_url,
                            .registry_ca_file = options->registry_ca_file,

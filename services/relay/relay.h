@@ -9,7 +9,7 @@ typedef struct relay relay;
 
 typedef struct relay_options {
     po_pg_options pg;
-    const char *brokers, *kafka_extra, *registry_url, *registry_ca_file;
+    const char *brokers, *kafka_settings, *registry_url, *registry_ca_file;
     const char *holder; // who we are, for people
     int32_t look_limit; // rows
     int64_t overlap_us;

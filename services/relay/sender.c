@@ -198,7 +198,7 @@ static bool ask_limits(sender *s, po_err *err) {
 static bool open_producer(sender *s, way way, const po_kafka_setting *more, po_err *err) {
     rd_kafka_conf_t *conf = NULL;
     const sender_options *o = &s->options;
-    if (!po_kafka_conf(o->brokers, o->client_id, common_settings, o->extra, &conf, err))
+    if (!po_kafka_conf(o->brokers, o->client_id, common_settings, o->settings, &conf, err))
         return false;
     char text[256];
     for (; more->name; more++) {

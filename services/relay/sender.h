@@ -21,7 +21,7 @@ typedef enum verdict {
 } verdict;
 
 typedef struct sender_options {
-    const char *brokers, *extra, *client_id;
+    const char *brokers, *settings, *client_id; // settings: the text of KAFKA_SETTINGS
     int wake_fd; // an eventfd that becomes readable when verdicts have come
     // Called by sender_poll, once for each record that sender_send has taken.
     void (*done)(void *arg, void *record, verdict verdict, const po_err *err);

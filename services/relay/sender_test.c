@@ -39,7 +39,7 @@ static int set_up(void **state) {
     assert_int_equal(rd_kafka_mock_topic_create(f->mock, "steps", 3, 1), 0);
     f->wake_fd = eventfd(0, EFD_NONBLOCK);
     f->sender = sender_new(&(sender_options){.brokers = rd_kafka_mock_cluster_bootstraps(f->mock),
-                                             .extra = "retry.backoff.ms=10,reconnect.backoff.ms=10",
+                                             .settings = "reconnect.backoff.ms=10",
                                              .client_id = "test",
                                              .wake_fd = f->wake_fd,
                                              .done = on_done,

@@ -150,7 +150,7 @@ static void poll_verdicts(const bench *b, sender *sender) {
 static double produce_all(bench *b) {
     b->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     sender *sender = sender_new(&(sender_options){.brokers = b->brokers,
-                                                  .extra = "",
+                                                  .settings = "",
                                                   .client_id = "payonce-bench",
                                                   .wake_fd = b->wake_fd,
                                                   .done = on_verdict,

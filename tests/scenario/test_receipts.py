@@ -15,7 +15,7 @@ from stack import Stack
 from topic import CONTACTS, Order, Topic
 from wait import until
 
-ENV = {"PAYONCE_KAFKA_EXTRA": "session.timeout.ms=6000", "PAYONCE_MAIL_ADDRESS_WAIT": "1s", "PAYONCE_MAIL_ATTEMPTS": "3",
+ENV = {"PAYONCE_MAIL_ADDRESS_WAIT": "1s", "PAYONCE_MAIL_ATTEMPTS": "3",
        "PAYONCE_SMTP_TIMEOUT": "5s"}  # an attempt that fails for slowness would be counted
 
 

@@ -30,7 +30,8 @@ def start(
     death: str = "KILL",
     cwd: Path | None = None,
 ) -> subprocess.Popen[bytes]:
-    """Starts argv with output appended to `log`; `env` is added to ours; `user` needs root."""
+    """Starts argv with output appended to `log`; `env` is added to ours, of which no setting of payonce is passed
+    on; `user` needs root."""
     wrap = ["setpriv", f"--pdeathsig={death}"]
     if user:
         wrap += [f"--reuid={user}", f"--regid={user}", "--init-groups"]
@@ -41,7 +42,7 @@ def start(
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=subprocess.STDOUT,
-            env={**os.environ, **(env or {})},
+            env={k: v for k, v in os.environ.items() if not k.startswith("PAYONCE_")} | (env or {}),
             cwd=cwd,
             start_new_session=True,
         ).result()

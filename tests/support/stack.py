@@ -530,8 +530,8 @@ def serve(folder: Path, programs: Path) -> None:
     try:
         with Stack(programs) as stack:
             lines = {
-                "PAYONCE_STACK_FOLDER": str(stack.scratch),
-                "PAYONCE_STACK_DSN": stack.postgres.dsn(),
+                "STACK_FOLDER": str(stack.scratch),
+                "STACK_DSN": stack.postgres.dsn(),
                 "PAYONCE_KAFKA_BROKERS": stack.kafka.brokers,
                 "PAYONCE_REGISTRY_URL": stack.registry.url,
                 "PAYONCE_ACCOUNTS_FILE": str(stack.accounts_file),
