@@ -39,6 +39,8 @@ void po_sha256(po_str s, uint8_t out[32]);
 
 // Printable ASCII (0x21–0x7e), 1 to max bytes: the alphabet of every id that we take from outside.
 PO_MUST_CHECK bool po_is_id(po_str s, size_t max);
+// The most bytes of an id where nothing says less.
+#define PO_ID_MAX 255
 
 // A growable byte buffer on the heap; appends abort when memory is out. Zero is an empty buffer.
 // Once something was appended, a NUL stands behind the last byte.

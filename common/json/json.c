@@ -71,21 +71,28 @@ bool po_json_str(const json_t *object, const char *key, size_t max, po_str *ret,
     return is_there(object, key, err) && po_json_str_opt(object, key, max, ret, err);
 }
 
-bool po_json_id_opt(const json_t *object, const char *key, po_str *ret, po_err *err) {
-    enum { ID_MAX = 255 };
+static bool read_id(const json_t *object, const char *key, size_t max, po_str *ret, po_err *err) {
     po_str id;
     if (!text_member(object, key, "a string", &id, err))
         return false;
-    if (id.p && !po_is_id(id, ID_MAX))
+    if (id.p && !po_is_id(id, max))
         return po_fail(err, PO_REFUSED, "json_range",
-                       "%s is not an id of 1 to %d printable ASCII characters", key, ID_MAX);
+                       "%s is not an id of 1 to %zu printable ASCII characters", key, max);
     if (id.p)
         *ret = id;
     return true;
 }
 
+bool po_json_id_opt(const json_t *object, const char *key, po_str *ret, po_err *err) {
+    return read_id(object, key, PO_ID_MAX, ret, err);
+}
+
+bool po_json_id_to(const json_t *object, const char *key, size_t max, po_str *ret, po_err *err) {
+    return is_there(object, key, err) && read_id(object, key, max, ret, err);
+}
+
 bool po_json_id(const json_t *object, const char *key, po_str *ret, po_err *err) {
-    return is_there(object, key, err) && po_json_id_opt(object, key, ret, err);
+    return po_json_id_to(object, key, PO_ID_MAX, ret, err);
 }
 
 static bool beyond_64_bits(const char *key, po_err *err) {

@@ -25,7 +25,9 @@ PO_MUST_CHECK bool po_json_str(const json_t *object, const char *key, size_t max
                                po_err *err);
 PO_MUST_CHECK bool po_json_str_opt(const json_t *object, const char *key, size_t max, po_str *ret,
                                    po_err *err);
-// An id: printable ASCII, ≤ 255 bytes.
+// An id: printable ASCII, 1 to PO_ID_MAX bytes, or to `max`; the message says which.
+PO_MUST_CHECK bool po_json_id_to(const json_t *object, const char *key, size_t max, po_str *ret,
+                                 po_err *err);
 PO_MUST_CHECK bool po_json_id(const json_t *object, const char *key, po_str *ret, po_err *err);
 PO_MUST_CHECK bool po_json_id_opt(const json_t *object, const char *key, po_str *ret, po_err *err);
 PO_MUST_CHECK bool po_json_i64(const json_t *object, const char *key, int64_t *ret, po_err *err);

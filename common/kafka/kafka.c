@@ -357,9 +357,9 @@ bool po_ce_read(const rd_kafka_message_t *message, po_ce *ret_ce, po_err *err) {
         return bad(err, CONTENT_TYPE, "is not application/avro");
     if (!po_uuid_parse(s.value[ID], &ce.id))
         return bad(err, ID, "is not a UUID");
-    if (!po_is_id(ce.type, 255))
+    if (!po_is_id(ce.type, PO_ID_MAX))
         return bad(err, TYPE, "is not an event type");
-    if (!po_is_id(ce.source, 255))
+    if (!po_is_id(ce.source, PO_ID_MAX))
         return bad(err, SOURCE, "is not a URI");
     if (!po_parse_rfc3339(s.value[TIME], &ce.time_us))
         return bad(err, TIME, "is not an RFC 3339 time");

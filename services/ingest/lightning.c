@@ -68,7 +68,7 @@ static bool read_signatures(po_str header, uint8_t (*candidates)[MAC_SIZE], size
 
 static bool read_message_id(po_str text, po_str *ret_id) {
     po_str id = po_str_trim(text);
-    if (!po_is_id(id, 255) ||
+    if (!po_is_id(id, PO_ID_MAX) ||
         memchr(id.p, '.', id.n)) // a '.' would move the border of the signed parts
         return false;
     *ret_id = id;

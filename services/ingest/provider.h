@@ -65,7 +65,7 @@ typedef enum disposition {
 #define OBS_MAX 6
 typedef struct observation {
     disposition disposition;
-    po_str event_id;        // the provider's, ≤ 255 printable ASCII
+    po_str event_id;        // the provider's, ≤ PO_ID_MAX printable ASCII
     po_str type;            // the provider's word, "checkout.session.completed"; "" when unreadable
     po_str problem;         // why quarantined or foreign: a short code
     uint8_t digest[32];     // content digest: SHA-256 over what was read

@@ -5,8 +5,8 @@
 #include "json/json.h"
 #include <stdlib.h>
 
-#define ORDER_TEXT 100
-#define MAX_LIST 100
+// docs/orders.md says them too.
+enum { ORDER_TEXT = 100, MAX_LIST = 100, EMAIL_MAX = 254, LANGUAGE_MAX = 35 };
 
 static bool invalid(po_err *err, const char *what) {
     return po_fail(err, PO_REFUSED, "invalid", "%s", what);
@@ -25,12 +25,12 @@ static bool read_names(const json_t *body, po_arena *arena, registration *r, po_
     static const char *const purposes[] = {"deposit",    "invoice", "package",
                                            "membership", "course",  NULL};
     po_str policy = {0};
-    if (!po_json_id(body, "order_id", &r->order_id, err) ||
-        !po_json_id(body, "customer_id", &r->customer_id, err) ||
-        !po_json_id(body, "item", &r->item, err) ||
+    if (!po_json_id_to(body, "order_id", ORDER_TEXT, &r->order_id, err) ||
+        !po_json_id_to(body, "customer_id", ORDER_TEXT, &r->customer_id, err) ||
+        !po_json_id_to(body, "item", ORDER_TEXT, &r->item, err) ||
         !po_json_str(body, "purpose", 20, &r->purpose, err) ||
         !po_json_str(body, "policy", 40, &policy, err) ||
-        !po_json_str_opt(body, "profile", 255, &r->profile, err)) {
+        !po_json_str_opt(body, "profile", PO_ID_MAX, &r->profile, err)) {
         return false;
     }
     r->policy = policy_find(policy);
@@ -40,10 +40,7 @@ static bool read_names(const json_t *body, po_arena *arena, registration *r, po_
     if (!is_word(r->purpose, purposes)) {
         return invalid(err, "purpose: deposit, invoice, package, membership or course");
     }
-    if (r->order_id.n > ORDER_TEXT || r->customer_id.n > ORDER_TEXT || r->item.n > ORDER_TEXT) {
-        return invalid(err, "order_id, customer_id, item: at most 100 bytes");
-    }
-    if (r->profile.n && !po_is_id(r->profile, 255)) {
+    if (r->profile.n && !po_is_id(r->profile, PO_ID_MAX)) {
         return invalid(err, "profile: printable ASCII without spaces");
     }
     if (memchr(r->order_id.p, '/', r->order_id.n)) {
@@ -98,7 +95,8 @@ static bool read_accounts(const json_t *body, const accounts *all, po_arena *are
     }
     size_t n = json_array_size(list);
     if (n == 0 || n > MAX_LIST) {
-        return invalid(err, "accounts: 1 to 100 aliases that may pay the order");
+        return po_fail(err, PO_REFUSED, "invalid",
+                       "accounts: 1 to %d aliases that may pay the order", MAX_LIST);
     }
     r->accounts = po_alloc_array(arena, n, sizeof *r->accounts);
     for (size_t i = 0; i < n; i++) {
@@ -141,7 +139,7 @@ bool registration_read_refs(const json_t *list, const policy *policy, po_str all
     const char *const *kinds = strcmp(policy->provider, "stripe") == 0 ? stripe : lightning;
     size_t n = json_array_size(list), kept = 0;
     if (n > MAX_LIST) {
-        return invalid(err, "references: at most 100");
+        return po_fail(err, PO_REFUSED, "invalid", "references: at most %d", MAX_LIST);
     }
     struct stated_ref *refs = po_alloc_array(arena, n + 1, sizeof *refs);
     for (size_t i = 0; i < n; i++) {
@@ -186,7 +184,7 @@ static bool read_terms(const json_t *body, registration *r, po_err *err) {
 // What a mail server can be given without quoting: one '@', no spaces, controls or brackets.
 static bool is_address(po_str s) {
     const char *at = s.n ? memchr(s.p, '@', s.n) : NULL;
-    if (!at || at == s.p || at == s.p + s.n - 1 || !po_is_id(s, 254)) {
+    if (!at || at == s.p || at == s.p + s.n - 1 || !po_is_id(s, EMAIL_MAX)) {
         return false;
     }
     for (size_t i = 0; i < s.n; i++) {
@@ -206,11 +204,11 @@ static bool read_contact(const json_t *body, po_arena *arena, registration *r, p
         return true;
     }
     r->language = po_s("");
-    if (!po_json_str(contact, "email", 254, &r->email, err) ||
-        !po_json_str_opt(contact, "language", 35, &r->language, err)) {
+    if (!po_json_str(contact, "email", EMAIL_MAX, &r->email, err) ||
+        !po_json_str_opt(contact, "language", LANGUAGE_MAX, &r->language, err)) {
         return po_wrap(err, "contact");
     }
-    if (!is_address(r->email) || (r->language.n && !po_is_id(r->language, 35))) {
+    if (!is_address(r->email) || (r->language.n && !po_is_id(r->language, LANGUAGE_MAX))) {
         return invalid(err,
                        "contact: email is one plain address, language a tag such as en or pt-BR");
     }
