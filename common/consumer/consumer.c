@@ -225,5 +225,5 @@ int po_consumer_main(int argc, char **argv, const po_consumer *consumer) {
     int code = po_service_main(argc, argv, &service);
     free(settings);
     settings = NULL;
-    return code;
+    return po_kafka_exit(code);
 }

@@ -21,8 +21,9 @@ enum {
     IDLE_MS = 100, // the longest poll
     LINGER_MS = 5, // for a batch to fill after its first message
     COMMIT_MS = 5000,
-    CLOSE_MS = 9000,
-    ASK_MS = 1000, // for an answer that only a log line needs
+    LEAVE_MS = 7000,
+    CLOSE_MS = 9000, // all of it
+    ASK_MS = 1000,   // for an answer that only a log line needs
     BACKOFF_MS = 100,
     BACKOFF_CAP_MS = 5000,
     SAME_ERROR_MS = 60000, // a client error is not logged again before
@@ -565,7 +566,7 @@ static void leave_group(po_loop *loop) {
         po_log(PO_WARN, "closing failed", PO_TEXT("error", rd_kafka_error_string(failed)));
         rd_kafka_error_destroy(failed);
     }
-    int64_t until = po_mono_ms() + CLOSE_MS;
+    int64_t until = po_mono_ms() + LEAVE_MS;
     // As events: serving callbacks from this queue aborts on an error event (2.0.2).
     while (!rd_kafka_consumer_closed(loop->kafka) && po_mono_ms() < until) {
         rd_kafka_event_t *event = rd_kafka_queue_poll(events, IDLE_MS);
@@ -577,21 +578,23 @@ static void leave_group(po_loop *loop) {
     rd_kafka_queue_destroy(events);
 }
 
+// On a thread of its own, while the loop's waits for it.
+static void end_client(void *arg) {
+    po_loop *loop = arg;
+    leave_group(loop);
+    if (!rd_kafka_consumer_closed(loop->kafka))
+        po_log(PO_WARN, "group not left in time; it notices by the session timeout");
+    rd_kafka_destroy(loop->kafka);
+}
+
 void po_loop_close(po_loop **loop_ref) {
     po_loop *loop = *loop_ref;
     if (!loop)
         return;
     *loop_ref = NULL;
     queue_done(&loop->pending);
-    if (loop->kafka) {
-        leave_group(loop);
-        // Destroying an open member would wait without limit; the process ends anyway.
-        if (!rd_kafka_consumer_closed(loop->kafka)) {
-            po_log(PO_WARN, "group not left in time; it notices by the session timeout");
-            return;
-        }
-        rd_kafka_destroy(loop->kafka);
-    }
+    if (loop->kafka && !po_kafka_within(CLOSE_MS, end_client, loop))
+        return; // what is left of it belongs to the library; the process ends anyway
     lanes_drop(loop);
     pthread_mutex_destroy(&loop->lock);
     free(loop);

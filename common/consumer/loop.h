@@ -32,7 +32,8 @@ extern const po_kafka_setting po_loop_settings[];
 // Polls once (≤ 100 ms when nothing comes) and applies what came; longer only while waiting, never
 // once stopping. False when librdkafka is beyond repair: the process has to start anew.
 PO_MUST_CHECK bool po_loop_turn(po_loop *loop, po_err *err);
-// Commits, leaves the group, frees; bounded by about 10 s, broker or not.
+// Commits, leaves the group, frees; bounded by about 10 s whatever the broker or the library do (see
+// po_kafka_within).
 void po_loop_close(po_loop **loop);
 rd_kafka_t *po_loop_kafka(po_loop *loop);
 json_t *po_loop_status(po_loop *loop); // new reference

@@ -6,8 +6,11 @@
 #include "kafka/kafka.h"
 #include "base/clock.h"
 #include <assert.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 static void to_log(const rd_kafka_t *kafka, int severity, const char *facility, const char *text) {
     // librdkafka's "error" is a lost broker, with which it copes by itself.
@@ -225,6 +228,87 @@ bool po_kafka_open(rd_kafka_type_t type, rd_kafka_conf_t **conf, rd_kafka_t **re
                        why);
     *ret_kafka = kafka;
     return true;
+}
+
+// --- The end
+
+typedef struct ending {
+    void (*end)(void *arg);
+    void *arg;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    bool ended, abandoned;
+} ending;
+
+static atomic_bool any_abandoned;
+
+static void ending_free(ending *e) {
+    pthread_mutex_destroy(&e->lock);
+    pthread_cond_destroy(&e->changed);
+    free(e);
+}
+
+static void *run_ending(void *arg) {
+    ending *e = arg;
+    e->end(e->arg);
+    pthread_mutex_lock(&e->lock);
+    e->ended = true;
+    bool mine = e->abandoned; // nobody waits any more
+    pthread_cond_signal(&e->changed);
+    pthread_mutex_unlock(&e->lock);
+    if (mine)
+        ending_free(e);
+    return NULL;
+}
+
+bool po_kafka_within(int ms, void (*end)(void *arg), void *arg) {
+    ending *e = calloc(1, sizeof *e);
+    if (!e)
+        abort();
+    *e = (ending){.end = end, .arg = arg};
+    pthread_mutex_init(&e->lock, NULL);
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&e->changed, &attr);
+    pthread_condattr_destroy(&attr);
+    int64_t until_ms = po_mono_ms() + ms;
+    const struct timespec until = {.tv_sec = until_ms / 1000, .tv_nsec = until_ms % 1000 * 1000000};
+    pthread_t thread;
+    if (pthread_create(&thread, NULL, run_ending, e) != 0)
+        abort();
+    pthread_mutex_lock(&e->lock);
+    while (!e->ended && pthread_cond_timedwait(&e->changed, &e->lock, &until) == 0)
+        ;
+    bool ended = e->ended;
+    e->abandoned = !ended;
+    pthread_mutex_unlock(&e->lock);
+    if (ended) {
+        pthread_join(thread, NULL);
+        ending_free(e);
+        return true;
+    }
+    pthread_detach(thread);
+    atomic_store(&any_abandoned, true);
+    po_log(PO_WARN, "the Kafka library does not end: going on without it", PO_INT("waited_ms", ms));
+    return false;
+}
+
+static void destroy(void *kafka) {
+    rd_kafka_destroy(kafka);
+}
+
+bool po_kafka_destroy(rd_kafka_t **kafka, int ms) {
+    rd_kafka_t *gone = *kafka;
+    *kafka = NULL;
+    return !gone || po_kafka_within(ms, destroy, gone);
+}
+
+int po_kafka_exit(int code) {
+    if (!atomic_load(&any_abandoned))
+        return code;
+    fflush(NULL);
+    _exit(code);
 }
 
 bool po_kafka_fail(po_err *err, rd_kafka_resp_err_t code, const char *doing) {

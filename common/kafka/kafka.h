@@ -41,6 +41,17 @@ bool po_kafka_show(const po_setting *setting, const char *text, po_buf *out);
 // "kafka_open".
 PO_MUST_CHECK bool po_kafka_open(rd_kafka_type_t type, rd_kafka_conf_t **conf,
                                  rd_kafka_t **ret_kafka, po_err *err);
+// librdkafka joins threads of its own without limit when it closes or destroys a client, and in some states they
+// never end (a topic that was deleted and made anew). So whatever may do that is called through here: `end(arg)`
+// runs on a thread of its own. False when it has not returned within `ms`: it goes on by itself, so everything it
+// uses must be left alone for ever; the process then ends through po_kafka_exit.
+bool po_kafka_within(int ms, void (*end)(void *arg), void *arg);
+// rd_kafka_destroy within `ms`, NULL afterwards in any case; an abandoned client calls nothing of ours but the
+// log. Accepts NULL.
+bool po_kafka_destroy(rd_kafka_t **kafka, int ms);
+// The end of main: returns `code`, or leaves with it at once when a client was abandoned, since its threads still
+// run and would meet the libraries' tidying up.
+int po_kafka_exit(int code);
 // RETRY with the librdkafka name as code ("_TRANSPORT"), text from rd_kafka_err2str.
 bool po_kafka_fail(po_err *err, rd_kafka_resp_err_t code, const char *doing);
 

@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -338,6 +339,35 @@ static void test_fail(void **state) {
     assert_non_null(strstr(err.text, "polling: "));
 }
 
+static void for_ever(void *arg) {
+    (void)arg;
+    for (;;)
+        pause();
+}
+
+static void count(void *arg) {
+    ++*(int *)arg;
+}
+
+// FAULTS 41: what a library never ends is given up, and the process leaves with its code all the same.
+static void test_an_end_without_end_is_given_up(void **state) {
+    (void)state;
+    int counted = 0;
+    assert_true(po_kafka_within(600000, count, &counted));
+    assert_int_equal(counted, 1);
+    assert_int_equal(po_kafka_exit(7), 7); // nothing was given up: the usual way out
+    fflush(NULL);
+    pid_t pid = fork();
+    if (pid == 0) {
+        bool ended = po_kafka_within(100, for_ever, NULL);
+        (void)po_kafka_exit(ended ? 0 : 7);
+        for_ever(NULL);
+    }
+    int status = 0;
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 7);
+}
+
 // What librdkafka has to say comes out as one of our lines.
 static void test_log(void **state) {
     (void)state;
@@ -381,6 +411,7 @@ int main(void) {
         cmocka_unit_test(test_promises_are_not_open),
         cmocka_unit_test(test_readme_lists_what_is_open),
         cmocka_unit_test(test_fail),
+        cmocka_unit_test(test_an_end_without_end_is_given_up),
         cmocka_unit_test(test_log),
     };
     po_log_init("kafka_test", PO_ERROR); // the broker is never there

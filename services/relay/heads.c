@@ -459,6 +459,10 @@ heads_counts heads_count(const heads *h) {
     return counts;
 }
 
+void heads_stop(heads *h) {
+    sender_reset(h->sender);
+}
+
 void heads_forget(heads *h) {
     sender_reset(h->sender);
     keys_free(&h->keys);

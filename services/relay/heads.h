@@ -43,6 +43,8 @@ int64_t heads_due_ms(const heads *heads, int64_t now_ms);
 // Bodies up to this size come with a look or a shared read; larger ones are read one by one.
 int64_t heads_small_body(const heads *heads);
 
+// Drops the producers; nothing is sent any more until heads_turn makes new ones.
+void heads_stop(heads *heads);
 // Drops all rows, sent or not.
 void heads_forget(heads *heads);
 const keys *heads_keys(const heads *heads);

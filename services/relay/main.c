@@ -248,5 +248,5 @@ int main(int argc, char **argv) {
         .run = run,
         .status = status,
     };
-    return po_service_main(argc, argv, &service);
+    return po_kafka_exit(po_service_main(argc, argv, &service));
 }

@@ -343,6 +343,7 @@ bool relay_run(relay *r, po_err *err) {
         po_count(metrics.failures, r->outbox, 1);
         show(r, po_mono_ms());
         if (is_final(&failure)) {
+            heads_stop(r->heads);
             *err = failure;
             return false;
         }
@@ -355,6 +356,7 @@ bool relay_run(relay *r, po_err *err) {
         (void)po_life_wait(po_backoff_ms(attempts, BACKOFF_MS, BACKOFF_CAP_MS));
     }
     drain(r);
+    heads_stop(r->heads); // here, since all outboxes do so at the same time
     return true;
 }
 

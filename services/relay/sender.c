@@ -19,7 +19,8 @@ enum {
     LEAST_LIMIT = 1000,      // librdkafka's
     OVERHEAD = 512,          // headers of batch and record
     ADMIN_TIMEOUT_MS = 3000,
-    DRAIN_MS = 5000, // what is in flight has so long to be answered before producers are replaced
+    DESTROY_MS = 2000, // of a producer; left to itself after that, so that both fit into the lease
+    DRAIN_MS = 5000,   // what is in flight has so long to be answered before producers are replaced
 };
 
 typedef enum way { TOGETHER, ALONE } way;
@@ -225,9 +226,13 @@ static void close_producer(sender *s, way way) {
             rd_kafka_topic_destroy(t->handles[way]);
         t->handles[way] = NULL;
     }
-    if (s->producers[way])
-        rd_kafka_destroy(s->producers[way]);
-    s->producers[way] = NULL;
+    if (!s->producers[way])
+        return;
+    // The wake-up is ours: it must not be rung by a producer that outlives us.
+    rd_kafka_queue_t *verdicts = rd_kafka_queue_get_main(s->producers[way]);
+    rd_kafka_queue_io_event_enable(verdicts, -1, NULL, 0);
+    rd_kafka_queue_destroy(verdicts);
+    (void)po_kafka_destroy(&s->producers[way], DESTROY_MS);
 }
 
 static bool open_alone(sender *s, po_err *err) {
