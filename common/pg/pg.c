@@ -89,10 +89,16 @@ static bool connect_until(PGconn *conn, int64_t deadline_ms, po_err *err) {
     return true;
 }
 
-// Notices would go to stderr, which carries no JSON; what matters comes back as an error.
-static void ignore_notice(void *arg, const PGresult *res) {
-    (void)arg;
-    (void)res;
+static bool is_fatal(const PGresult *res) {
+    const char *severity = PQresultErrorField(res, PG_DIAG_SEVERITY_NONLOCALIZED);
+    return severity && (strcmp(severity, "FATAL") == 0 || strcmp(severity, "PANIC") == 0);
+}
+
+// Notices would go to stderr, which carries no JSON; what matters comes back as an error. libpq
+// hands over the last words of a server that ends an idle session as a notice, too.
+static void take_notice(void *arg, const PGresult *res) {
+    po_pg *pg = arg;
+    pg->lost = pg->lost || is_fatal(res);
 }
 
 bool po_pg_open_within(const po_pg_options *options, int timeout_ms, po_pg **ret_pg, po_err *err) {
@@ -108,7 +114,7 @@ bool po_pg_open_within(const po_pg_options *options, int timeout_ms, po_pg **ret
         abort(); // out of memory
     if (!connect_until(pg->conn, deadline_ms, err))
         return po_wrap(err, "connecting to PostgreSQL");
-    PQsetNoticeReceiver(pg->conn, ignore_notice, NULL);
+    PQsetNoticeReceiver(pg->conn, take_notice, pg);
     if (PQsetnonblocking(pg->conn, 1) != 0 || !PQenterPipelineMode(pg->conn))
         return po_fail(err, PO_RETRY, "08001", "setting up the connection failed");
     *ret_pg = po_take(&pg);
@@ -134,6 +140,18 @@ bool po_pg_alive(const po_pg *pg) {
     return !pg->lost && PQstatus(pg->conn) == CONNECTION_OK;
 }
 
+// An idle connection has nothing to say, unless the server has ended it (or sent a notification).
+// What was read is only looked at when libpq is asked something.
+bool po_pg_still_there(po_pg *pg) {
+    struct pollfd fd = {PQsocket(pg->conn), POLLIN, 0};
+    while (po_pg_alive(pg) && poll(&fd, 1, 0) > 0) {
+        if (!PQconsumeInput(pg->conn))
+            pg->lost = true;
+        (void)PQisBusy(pg->conn);
+    }
+    return po_pg_alive(pg);
+}
+
 int po_pg_socket(const po_pg *pg) {
     return PQsocket(pg->conn);
 }
@@ -146,11 +164,6 @@ bool po_pg_reusable(const po_pg *pg) {
 bool po_pg_lose(po_pg *pg, po_err *err, const char *sqlstate, const char *text) {
     pg->lost = true;
     return po_fail(err, PO_RETRY, sqlstate, "%.*s", (int)strcspn(text, "\n"), text);
-}
-
-static bool is_fatal(const PGresult *res) {
-    const char *severity = PQresultErrorField(res, PG_DIAG_SEVERITY_NONLOCALIZED);
-    return severity && (strcmp(severity, "FATAL") == 0 || strcmp(severity, "PANIC") == 0);
 }
 
 // Detail and context are left out: they quote rows. The constraint says enough.

@@ -2,8 +2,8 @@
 // pipeline mode and a small pool. A connection is used by one thread at a time; everything blocks,
 // bounded by the session's statement_timeout and TCP keepalive/user time-out. Errors: code =
 // SQLSTATE, kind by class:
-//   08, 53, 57, 58, 40, 55P03, 25006, connection lost → RETRY;  22, 23, P0001 → REFUSED;  42, 0A, 3D,
-//   3F, 28 → RETRY (a deployment fault: po_pg_is_deployment());  XX and all else → BUG.
+//   08, 53, 57, 58, 40, 55P03, 25006, 25P03, connection lost → RETRY;  22, 23, P0001 → REFUSED;
+//   42, 0A, 3D, 3F, 28 → RETRY (a deployment fault: po_pg_is_deployment());  XX and all else → BUG.
 // A COMMIT whose reply was lost is UNCERTAIN. After RETRY by connection loss the connection is
 // dead: release it, the pool opens another. A statement outside a transaction is its own COMMIT,
 // yet its loss is RETRY: run only such statements that way as may be repeated. A server silent for
@@ -40,10 +40,18 @@ typedef struct po_pg_options {
 PO_MUST_CHECK bool po_pg_open(const po_pg_options *options, po_pg **ret_pg, po_err *err);
 void po_pg_close(po_pg **pg);
 bool po_pg_alive(const po_pg *pg); // false once the connection was lost
+// For a connection that has idled, before it is used again: false when its server has ended it
+// meanwhile. Asks nobody and does not block. po_pool_acquire looks by itself.
+bool po_pg_still_there(po_pg *pg);
 int po_pg_socket(const po_pg *pg); // for poll(2)
 // True for SQLSTATE classes 42, 0A, 3D, 3F, 28: wait like RETRY, and alarm.
 bool po_pg_is_deployment(const po_err *err);
 bool po_pg_is(const po_err *err, const char *sqlstate);
+// True when less at once may succeed where this much did not: 57014 and 25P03 (the session's own
+// time-outs), 57P05, and class 53 (the server is short of something). Halve what was sent, down to
+// one; a lost connection is opened anew first. A lock that was not to be had (55P03) is the
+// caller's to count: the second time in a row says the same.
+bool po_pg_is_too_much(const po_err *err);
 
 PO_MUST_CHECK bool po_pool_open(const po_pg_options *options, unsigned size, po_pool **ret_pool,
                                 po_err *err);

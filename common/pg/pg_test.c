@@ -594,7 +594,29 @@ static void test_idle_in_transaction_is_retry(void **state) {
                     0);
     assert_false(po_pg_run(pg, &insert_t, t_row(arena, 70), NULL, &err));
     assert_int_equal(err.kind, PO_RETRY);
+    assert_true(po_pg_is_too_much(&err)); // says why it was ended
     assert_false(po_pg_alive(pg));
+}
+
+// FAULTS 64: a session that its server has ended while it idled is known to be gone before it is
+// used.
+static void test_still_there(void **state) {
+    (void)state;
+    PO_AUTO(po_pg_close) po_pg *killer = pgtest_connection(&cluster);
+    PO_AUTO(po_pg_close) po_pg *pg = pgtest_connection(&cluster);
+    po_err err = {0};
+    for (int i = 0; i < 3; i++) {
+        assert_true(po_pg_still_there(pg));
+        assert_int_equal(pgtest_number(pg, "SELECT 1"), 1);
+    }
+    char sql[120];
+    snprintf(sql, sizeof sql, "SELECT pg_terminate_backend(%d, 20000)",
+             (int)pgtest_number(pg, "SELECT pg_backend_pid()"));
+    pgtest_exec(killer, sql);
+    assert_false(po_pg_still_there(pg));
+    assert_false(po_pg_alive(pg));
+    assert_false(po_pg_exec(pg, "SELECT 1", &err));
+    assert_int_equal(err.kind, PO_RETRY);
 }
 
 // --- Pool
@@ -742,6 +764,7 @@ int main(void) {
         cmocka_unit_test(test_lost_reply_to_commit_is_uncertain),
         cmocka_unit_test(test_frozen_server_is_lost),
         cmocka_unit_test(test_idle_in_transaction_is_retry),
+        cmocka_unit_test(test_still_there),
         cmocka_unit_test(test_pool_bounds_and_reuses),
         cmocka_unit_test(test_pool_replaces_what_cannot_be_reused),
         cmocka_unit_test(test_pool_serves_more_threads_than_connections),

@@ -4,7 +4,6 @@
 #include "base/clock.h"
 #include "pg/pg_impl.h"
 #include <assert.h>
-#include <poll.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <time.h>
@@ -60,15 +59,6 @@ void po_pool_close(po_pool **pool) {
     free(gone);
 }
 
-// An idle connection has nothing to say, unless the server has ended it (or sent a notification).
-static bool still_there(po_pg *pg) {
-    struct pollfd fd = {PQsocket(pg->conn), POLLIN, 0};
-    while (poll(&fd, 1, 0) > 0)
-        if (!PQconsumeInput(pg->conn))
-            return false;
-    return po_pg_alive(pg);
-}
-
 static void give_up_slot(po_pool *pool) {
     pthread_mutex_lock(&pool->lock);
     pool->open--;
@@ -105,7 +95,7 @@ bool po_pool_acquire(po_pool *pool, int timeout_ms, po_pg **ret_pg, po_err *err)
     if (!take_slot(pool, &deadline, &pg))
         return po_fail(err, PO_RETRY, "pool_timeout", "no free connection within %d ms",
                        timeout_ms);
-    if (pg && !still_there(pg)) // its slot stays ours
+    if (pg && !po_pg_still_there(pg)) // its slot stays ours
         po_pg_close(&pg);
     int64_t left_ms = deadline_ms - po_mono_ms();
     if (!pg && !po_pg_open_within(&pool->options, left_ms > 0 ? (int)left_ms : 0, &pg, err)) {

@@ -14,6 +14,7 @@ static const struct {
     {"40", PO_RETRY, false},                              // serialisation, deadlock
     {"55P03", PO_RETRY, false},                           // lock not available
     {"25006", PO_RETRY, false},                           // read only: talking to a former primary
+    {"25P03", PO_RETRY, false},                           // idle too long inside a transaction
     {"22", PO_REFUSED, false},                            // data
     {"23", PO_REFUSED, false},                            // constraints
     {"P0001", PO_REFUSED, false}, {"42", PO_RETRY, true}, // missing table, column, right
@@ -50,6 +51,11 @@ bool po_pg_is_deployment(const po_err *err) {
 
 bool po_pg_is(const po_err *err, const char *sqlstate) {
     return strcmp(err->code, sqlstate) == 0;
+}
+
+bool po_pg_is_too_much(const po_err *err) {
+    return po_pg_is(err, "57014") || po_pg_is(err, "25P03") || po_pg_is(err, "57P05") ||
+           (is_sqlstate(err->code) && strncmp(err->code, "53", 2) == 0);
 }
 
 bool po_pg_find_sqlstate(const char *message, char ret_sqlstate[6]) {

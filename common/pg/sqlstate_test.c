@@ -22,7 +22,7 @@ static void test_kinds(void **state) {
         {"0A000", PO_RETRY, true},    {"3D000", PO_RETRY, true},    {"3F000", PO_RETRY, true},
         {"28P01", PO_RETRY, true},    {"XX000", PO_BUG, false},     {"55000", PO_BUG, false},
         {"58030", PO_RETRY, false},   {"25P02", PO_BUG, false},     {"P0002", PO_BUG, false},
-        {"", PO_BUG, false},
+        {"25P03", PO_RETRY, false},   {"", PO_BUG, false},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         po_err err = {.kind = PO_RETRY};
@@ -35,6 +35,23 @@ static void test_kinds(void **state) {
     // Codes of other libraries may begin with the same digits.
     assert_false(po_pg_is_deployment(&(po_err){.kind = PO_RETRY, .code = "28"}));
     assert_false(po_pg_is_deployment(&(po_err){.kind = PO_RETRY, .code = "42_too_large"}));
+}
+
+// FAULTS 44: what a smaller batch may cure, and what it cannot.
+static void test_too_much(void **state) {
+    (void)state;
+    static const char *const much[] = {"57014", "25P03", "57P05", "53000", "53100", "53200"};
+    static const char *const other[] = {"57P01", "55P03", "40001", "08006", "53", "53_full", ""};
+    for (size_t i = 0; i < sizeof much / sizeof *much; i++) {
+        po_err err = {.kind = PO_RETRY};
+        snprintf(err.code, sizeof err.code, "%s", much[i]);
+        assert_true(po_pg_is_too_much(&err));
+    }
+    for (size_t i = 0; i < sizeof other / sizeof *other; i++) {
+        po_err err = {.kind = PO_RETRY};
+        snprintf(err.code, sizeof err.code, "%s", other[i]);
+        assert_false(po_pg_is_too_much(&err));
+    }
 }
 
 static void test_sqlstate_in_a_message(void **state) {
@@ -62,6 +79,7 @@ static void test_sqlstate_in_a_message(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_kinds),
+        cmocka_unit_test(test_too_much),
         cmocka_unit_test(test_sqlstate_in_a_message),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
