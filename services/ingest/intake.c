@@ -21,8 +21,9 @@ typedef struct item {
 typedef struct writer {
     intake *in;
     po_pg *pg;
-    bool
-        renew; // pg failed in a way that may be the session's own: outgrown plans, a former primary
+    bool renew; // pg failed in a way that may be its own: outgrown plans, a former primary
+    size_t
+        most; // events of its next batch: halved when so many were too much, doubled after others
     po_beat *beat;
     pthread_t thread;
     char name[24];
@@ -117,10 +118,20 @@ typedef struct mode {
     bool skip_locked;
     bool impatient; // lock_timeout 20 ms from now on
     int repeats;
+    bool renewed;          // the batch's session was lost before, and replaced
     char record_only[200]; // not empty: keep it, decide later
 } mode;
 
 static void settle_items(writer *w, item **items, size_t n, mode mode);
+
+// A session that its server has ended meanwhile is replaced before it is used.
+static bool connect_writer(writer *w, po_err *err) {
+    if (w->pg && (w->renew || !po_pg_still_there(w->pg))) {
+        po_pg_close(&w->pg);
+    }
+    w->renew = false;
+    return w->pg || store_open(w->in->options.pg, &w->pg, err);
+}
 
 static void finish_all(intake *in, item **items, size_t n, answer answer) {
     for (size_t i = 0; i < n; i++) {
@@ -148,9 +159,49 @@ static void finish_settled(writer *w, item **items, size_t n, const settle_repor
     }
 }
 
-static void split(writer *w, item **items, size_t n, mode mode) {
+static void give_back(writer *w, item **items, size_t n, const po_err *err) {
+    po_log_err(PO_WARN, "batch not stored", err, PO_INT("events", n));
+    w->renew = true;
+    finish_all(w->in, items, n, ANSWER_BUSY);
+}
+
+// A batch narrowed for so long is left to its repeats: the database is in trouble.
+static bool is_over(const item *oldest) {
+    return po_mono_ms() - oldest->waiter.since_ms > INTAKE_NARROW_MS;
+}
+
+static bool is_closing(intake *in) {
+    pthread_mutex_lock(&in->lock);
+    bool closing = in->closing;
+    pthread_mutex_unlock(&in->lock);
+    return closing;
+}
+
+static void split(writer *w, item **items, size_t n, mode mode, const po_err *why) {
     settle_items(w, items, n / 2, mode);
-    settle_items(w, items + n / 2, n - n / 2, mode);
+    if (is_over(items[n / 2])) {
+        give_back(w, items + n / 2, n - n / 2, why);
+    } else {
+        settle_items(w, items + n / 2, n - n / 2, mode);
+    }
+}
+
+// The session, or its server, is in trouble, and nothing was committed: the same is done again by
+// another session, once; and by halves when it was too much for one transaction.
+static void next_session(writer *w, item **items, size_t n, mode mode, const po_err *why) {
+    bool much = po_pg_is_too_much(why) && n > 1;
+    w->renew = true;
+    if (much) {
+        w->most = n / 2;
+    }
+    if ((!much && mode.renewed) || is_over(items[0]) || is_closing(w->in)) {
+        give_back(w, items, n, why);
+    } else if (much) {
+        split(w, items, n, mode, why);
+    } else {
+        mode.renewed = true;
+        settle_items(w, items, n, mode);
+    }
 }
 
 // What a failed batch does next.
@@ -159,11 +210,10 @@ static void next_step(writer *w, item **items, size_t n, mode mode, settle_phase
     bool lock = po_pg_is(err, "55P03");
     bool race = po_pg_is(err, "23505") || po_pg_is(err, "40001") || po_pg_is(err, "40P01");
     po_count(m_narrowed, err->code, 1);
-    if (err->kind == PO_UNCERTAIN || (err->kind == PO_RETRY && !lock && !race) ||
-        !po_pg_alive(w->pg)) {
-        po_log_err(PO_WARN, "batch not stored", err, PO_INT("events", n));
-        w->renew = true;
-        finish_all(w->in, items, n, ANSWER_BUSY);
+    if (err->kind == PO_UNCERTAIN) {
+        give_back(w, items, n, err);
+    } else if ((err->kind == PO_RETRY && !lock && !race) || !po_pg_alive(w->pg)) {
+        next_session(w, items, n, mode, err);
     } else if (race && mode.repeats < 3) {
         mode.repeats++; // another session taught the same reference: its row is visible now
         settle_items(w, items, n, mode);
@@ -171,12 +221,12 @@ static void next_step(writer *w, item **items, size_t n, mode mode, settle_phase
         finish(w->in, items[0], ANSWER_BUSY); // its twin is being stored
     } else if (lock && phase == PHASE_RECORD) {
         mode.impatient = true;
-        split(w, items, n, mode);
+        split(w, items, n, mode, err);
     } else if (lock && !mode.skip_locked) {
         mode.skip_locked = true;
         settle_items(w, items, n, mode);
     } else if (n > 1) {
-        split(w, items, n, mode);
+        split(w, items, n, mode, err);
     } else if (!mode.record_only[0]) {
         po_log_err(PO_ERROR, "event could not be decided; kept undecided", err,
                    PO_TEXT("event_id", items[0]->event.obs.event_id.p));
@@ -200,6 +250,11 @@ static void settle_items(writer *w, item **items, size_t n, mode mode) {
                               .record_only = mode.record_only[0] ? mode.record_only : NULL};
     settle_report report = {0};
     po_err err = {0};
+    po_beat_tick(w->beat);
+    if (!connect_writer(w, &err)) {
+        give_back(w, items, n, &err);
+        return;
+    }
     po_arena *arena = po_arena_new();
     int64_t started_us = po_now_us();
     bool ok = settle(w->pg, arena, events, n, &options, &report, &err);
@@ -215,9 +270,9 @@ static void settle_items(writer *w, item **items, size_t n, mode mode) {
 
 // --- Writers
 
-static size_t take_batch(intake *in, item **items) {
+static size_t take_batch(intake *in, size_t most, item **items) {
     size_t n = 0, bytes = 0;
-    while (in->first && n < INTAKE_BATCH &&
+    while (in->first && n < most &&
            (n == 0 || bytes + in->first->event.raw.n <= INTAKE_BATCH_BYTES)) {
         item *it = in->first;
         in->first = it->next;
@@ -230,7 +285,7 @@ static size_t take_batch(intake *in, item **items) {
 }
 
 // Waits up to a second, so that the writer beats; 0 when nothing has come.
-static size_t wait_batch(intake *in, item **items, bool *ret_closing) {
+static size_t wait_batch(intake *in, size_t most, item **items, bool *ret_closing) {
     struct timespec until;
     clock_gettime(CLOCK_MONOTONIC, &until);
     until.tv_sec++;
@@ -238,18 +293,10 @@ static size_t wait_batch(intake *in, item **items, bool *ret_closing) {
     while (!in->first && !in->closing &&
            pthread_cond_timedwait(&in->filled, &in->lock, &until) == 0) {
     }
-    size_t n = take_batch(in, items);
+    size_t n = take_batch(in, most, items);
     *ret_closing = in->closing;
     pthread_mutex_unlock(&in->lock);
     return n;
-}
-
-static bool connect_writer(writer *w, po_err *err) {
-    if (w->pg && (w->renew || !po_pg_alive(w->pg))) {
-        po_pg_close(&w->pg);
-    }
-    w->renew = false;
-    return w->pg || store_open(w->in->options.pg, &w->pg, err);
 }
 
 // At the end what nobody waits for any more is left to its repeat: a queue that a database in
@@ -272,14 +319,14 @@ static void *writer_main(void *arg) {
     bool closing = false;
     for (size_t n = 0; n || !closing;) {
         po_beat_tick(w->beat);
-        n = wait_batch(w->in, items, &closing);
+        n = wait_batch(w->in, w->most, items, &closing);
         size_t kept = closing ? keep_awaited(w->in, items, n) : n;
-        po_err err = {0};
-        if (kept && connect_writer(w, &err)) {
+        size_t most = w->most;
+        if (kept) {
             settle_items(w, items, kept, (mode){0});
-        } else if (kept) {
-            po_log_err(PO_WARN, "database not reachable", &err, PO_INT("events", kept));
-            finish_all(w->in, items, kept, ANSWER_BUSY);
+        }
+        if (kept && w->most == most) { // it was not too much
+            w->most = 2 * most < INTAKE_BATCH ? 2 * most : INTAKE_BATCH;
         }
     }
     po_pg_close(&w->pg);
@@ -310,7 +357,7 @@ bool intake_open(const intake_options *options, intake **ret_intake, po_err *err
     }
     for (unsigned i = 0; i < options->writers; i++) {
         writer *w = &writers[i];
-        *w = (writer){.in = in};
+        *w = (writer){.in = in, .most = INTAKE_BATCH};
         (void)snprintf(w->name, sizeof w->name, "writer-%u", i);
         w->beat = po_beat_new(w->name, 60000);
         if (pthread_create(&w->thread, NULL, writer_main, w) != 0) {

@@ -19,6 +19,7 @@ typedef struct intake_options {
 #define INTAKE_BATCH_BYTES (4U << 20) // raw bytes in one transaction
 #define INTAKE_QUEUE 20000            // events waiting; beyond it: busy
 #define INTAKE_HEAD_MS 1000           // longest wait of the first of them; beyond it: busy
+#define INTAKE_NARROW_MS 30000   // longest a batch is narrowed down, counted from its first arrival
 #define INTAKE_BYTES (32U << 20) // raw bytes held, also of events answered late; beyond it: busy
 
 PO_MUST_CHECK bool intake_open(const intake_options *options, intake **ret_intake, po_err *err);

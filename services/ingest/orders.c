@@ -478,13 +478,24 @@ static job *next_job(orders *o) {
     return taken;
 }
 
-// A session that fails for no fault of the call is replaced: its plans may be outgrown, its server
-// a former primary.
-static bool run_job(orders *o, const job *job, po_pg **pg, answer *ret_answer, po_err *err) {
-    bool done =
-        (*pg || store_open(o->options.pg, pg, err)) && job->run(o, job, *pg, ret_answer, err);
-    if (!done && err->kind != PO_REFUSED && !po_pg_is(err, "55P03")) {
+// A session that its server has ended meanwhile is replaced before it is used.
+static bool connect(orders *o, po_pg **pg, po_err *err) {
+    if (*pg && !po_pg_still_there(*pg)) {
         po_pg_close(pg);
+    }
+    return *pg || store_open(o->options.pg, pg, err);
+}
+
+// A session that fails for no fault of the call is replaced: its plans may be outgrown, its server
+// a former primary. One that was lost before COMMIT has done nothing: the call is made once more.
+static bool run_job(orders *o, const job *job, po_pg **pg, answer *ret_answer, po_err *err) {
+    bool done = false, lost = true;
+    for (int attempt = 0; !done && lost && attempt < 2 && connect(o, pg, err); attempt++) {
+        done = job->run(o, job, *pg, ret_answer, err);
+        lost = !done && err->kind == PO_RETRY && !po_pg_alive(*pg);
+        if (!done && err->kind != PO_REFUSED && !po_pg_is(err, "55P03")) {
+            po_pg_close(pg);
+        }
     }
     return done;
 }
