@@ -113,13 +113,18 @@ static const struct {
                 {"not_found", 404},     {"order_differs", 409}, {"reference_taken", 409},
                 {"paid", 409}};
 
-static void answer_error(po_request *request, const po_err *err) {
-    unsigned status = err->kind == PO_REFUSED ? 400 : 503;
+// What fails under another code than these is the database's: its words are for the log alone.
+static unsigned status_of(const po_err *err) {
     for (size_t i = 0; i < sizeof statuses / sizeof *statuses; i++) {
         if (strcmp(err->code, statuses[i].code) == 0) {
-            status = statuses[i].status;
+            return statuses[i].status;
         }
     }
+    return 503;
+}
+
+static void answer_error(po_request *request, const po_err *err) {
+    unsigned status = status_of(err);
     if (status == 503) {
         po_log_err(PO_WARN, "order call not done", err);
         po_count(m_calls, "unavailable", 1);
@@ -555,7 +560,13 @@ static void enqueue(po_request *request, orders *o, bool names_order,
     job *made = po_alloc(arena, sizeof *made);
     made->arena = arena;
     made->body = po_str_copy(arena, po_request_body(request));
-    made->order_id = names_order ? po_str_copy(arena, po_request_segment(request, 0)) : (po_str){0};
+    if (names_order) {
+        made->order_id = po_str_copy(arena, po_request_segment(request, 0));
+        if (!po_is_id(made->order_id, REGISTRATION_ID_MAX)) {
+            answer_error(request, &(po_err){PO_REFUSED, "not_found", "no such order"});
+            return;
+        }
+    }
     made->trace = doors_trace(request, arena);
     made->run = run;
     if (put(o, made, request)) {

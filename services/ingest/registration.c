@@ -6,7 +6,7 @@
 #include <stdlib.h>
 
 // docs/orders.md says them too.
-enum { ORDER_TEXT = 100, MAX_LIST = 100, EMAIL_MAX = 254, LANGUAGE_MAX = 35 };
+enum { MAX_LIST = 100, EMAIL_MAX = 254, LANGUAGE_MAX = 35 };
 
 static bool invalid(po_err *err, const char *what) {
     return po_fail(err, PO_REFUSED, "invalid", "%s", what);
@@ -25,9 +25,9 @@ static bool read_names(const json_t *body, po_arena *arena, registration *r, po_
     static const char *const purposes[] = {"deposit",    "invoice", "package",
                                            "membership", "course",  NULL};
     po_str policy = {0};
-    if (!po_json_id_to(body, "order_id", ORDER_TEXT, &r->order_id, err) ||
-        !po_json_id_to(body, "customer_id", ORDER_TEXT, &r->customer_id, err) ||
-        !po_json_id_to(body, "item", ORDER_TEXT, &r->item, err) ||
+    if (!po_json_id_to(body, "order_id", REGISTRATION_ID_MAX, &r->order_id, err) ||
+        !po_json_id_to(body, "customer_id", REGISTRATION_ID_MAX, &r->customer_id, err) ||
+        !po_json_id_to(body, "item", REGISTRATION_ID_MAX, &r->item, err) ||
         !po_json_str(body, "purpose", 20, &r->purpose, err) ||
         !po_json_str(body, "policy", 40, &policy, err) ||
         !po_json_str_opt(body, "profile", PO_ID_MAX, &r->profile, err)) {
@@ -254,7 +254,8 @@ static bool check_members(json_t *body, po_err *err) {
     json_t *value;
     json_object_foreach(body, key, value) {
         if (!is_word(po_s(key), known)) {
-            return po_fail(err, PO_REFUSED, "invalid", "%.100s: not a member of an order", key);
+            return po_fail(err, PO_REFUSED, "invalid", "%s: not a member of an order",
+                           po_is_id(po_s(key), 100) ? key : "a name not quoted here");
         }
     }
     const json_t *refs = NULL, *contact = NULL, *stated = json_object_get(body, "contact");

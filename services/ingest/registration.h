@@ -5,6 +5,8 @@
 #include "decide.h"
 #include <jansson.h>
 
+#define REGISTRATION_ID_MAX 100 // bytes of order_id, customer_id and item: printable ASCII
+
 typedef struct registration {
     po_str order_id, customer_id, purpose, item;
     const policy *policy;
