@@ -17,7 +17,10 @@ enum {
     FAILED_MS = 100, // backoff after a failed look
     FAILED_CAP_MS = 5000,
     BEAT_SLACK_MS = 180000, // a loop that waits for PostgreSQL is turning
+    LATE_MS = 10000, // so long after it became due a row may appear, and is found by the next look
+    SKEW_MS = 1000,  // our clock is read before the server reads its own
 };
+#define EVER_MS (100LL * 365 * 86400 * 1000)
 
 struct po_workers {
     po_work work;
@@ -26,6 +29,8 @@ struct po_workers {
     pthread_cond_t changed;
     bool woken, stopping;
     int64_t sample_at_ms; // the worker that comes by then reads the depth
+    int64_t begin_ms;     // who became due before is not there, or found by a look at all
+    int64_t all_at_ms;    // the worker that comes by then looks at all
     unsigned n_threads;
     pthread_t *threads;
 };
@@ -135,13 +140,49 @@ static bool do_row(po_workers *w, po_pg **pg, const po_work_item *item, po_arena
 
 // --- The loop
 
-static bool claim(const po_workers *w, po_pg *pg, po_arena *arena, po_uuid token, po_res **ret_res,
+// How far back this look goes.
+static int64_t reach(po_workers *w, int64_t now_ms) {
+    pthread_mutex_lock(&w->lock);
+    bool all = now_ms >= w->all_at_ms;
+    if (all)
+        w->all_at_ms = now_ms + PO_WORK_ALL_LOOK_MS;
+    int64_t reach_ms = all ? EVER_MS : now_ms - w->begin_ms;
+    pthread_mutex_unlock(&w->lock);
+    return reach_ms;
+}
+
+// A full claim ends at the row due last in it; another one has taken all there was.
+static void note_begin(po_workers *w, const po_res *res, int64_t looked_ms) {
+    int64_t due_ms = INT64_MAX;
+    for (int i = 0; i < po_res_rows(res); i++)
+        if (!po_res_null(res, i, w->work.due_ms_column) &&
+            po_res_i64(res, i, w->work.due_ms_column) < due_ms)
+            due_ms = po_res_i64(res, i, w->work.due_ms_column);
+    pthread_mutex_lock(&w->lock);
+    if (po_res_rows(res) < w->work.batch)
+        w->begin_ms = looked_ms - LATE_MS;
+    else if (due_ms != INT64_MAX)
+        w->begin_ms = looked_ms - due_ms - SKEW_MS;
+    pthread_mutex_unlock(&w->lock);
+}
+
+// A look that failed has seen nothing: the next one looks at all.
+static bool claim(po_workers *w, po_pg *pg, po_arena *arena, po_uuid token, po_res **ret_res,
                   po_err *err) {
+    int64_t now_ms = po_mono_ms();
     po_args *args = po_args_new(arena);
     po_arg_i32(args, w->work.batch);
     po_arg_uuid(args, token);
     po_arg_i64(args, w->work.lease_ms);
-    return po_pg_run(pg, &w->work.claim, args, ret_res, err);
+    po_arg_i64(args, reach(w, now_ms));
+    if (po_pg_run(pg, &w->work.claim, args, ret_res, err)) {
+        note_begin(w, *ret_res, now_ms);
+        return true;
+    }
+    pthread_mutex_lock(&w->lock);
+    w->all_at_ms = now_ms;
+    pthread_mutex_unlock(&w->lock);
+    return false;
 }
 
 // Rows that wait behind a slow one are left to the next claim once the lease, counted from before it was

@@ -7,6 +7,8 @@
 #include "life/life.h"
 #include "pg/pg.h"
 
+#define PO_WORK_ALL_LOOK_MS 10000
+
 typedef enum po_work_outcome {
     PO_WORK_DONE,  // recorded as final by `run` itself
     PO_WORK_LATER, // due again after backoff
@@ -23,11 +25,18 @@ typedef struct po_work_item {
 
 typedef struct po_work {
     const char *name; // metric label and beat: "mail", "undecided"
-    // $1 int4 limit, $2 uuid token, $3 int8 lease in ms → rows, each with attempts raised by one; column 0 id (text),
-    // 1 attempts (int4, this one included), others free.
+    // $1 int4 limit, $2 uuid token, $3 int8 lease in ms, $4 int8 ms: only rows that have become due
+    // within so long are looked for, oldest first → rows, each with attempts raised by one; column 0
+    // id (text), 1 attempts (int4, this one included), others free. The index entries of rows long
+    // done are there as long as anybody's snapshot is; so most looks begin where the last one ended,
+    // and pass them over. A row that becomes due further back (its transaction took long, its lease
+    // ran out) is found by the look at all, PO_WORK_ALL_LOOK_MS later at most.
     po_stmt claim;
-    // $1 text id, $2 uuid token, $3 int8 delay in ms, $4 text error, $5 bool in doubt: due again (guarded by token). In
-    // doubt: the error of this attempt was UNCERTAIN, it may have been done.
+    // Of `claim`: the column that says for how many ms a row has been due (int8); those due longer
+    // are all in this claim, or in others' hands. NULL in it: this row says nothing of that.
+    int due_ms_column;
+    // $1 text id, $2 uuid token, $3 int8 delay in ms, $4 text error, $5 bool in doubt: due again
+    // (guarded by token). In doubt: the error of this attempt was UNCERTAIN, it may have been done.
     po_stmt later;
     // → one row: int8 rows due now, int8 age of the oldest due in ms (0 when none): for metrics, each 5 s.
     po_stmt depth;

@@ -13,10 +13,11 @@ static pgtest cluster;
 static const po_stmt claim = {
     "job_claim",
     "UPDATE job j SET attempts = attempts + 1, lease_token = $2, lease_until = now() + $3 * "
-    "interval '1 ms' "
-    "FROM (SELECT id FROM job WHERE state = 'due' AND due_at <= now() "
-    "AND (lease_until IS NULL OR lease_until <= now()) ORDER BY due_at, id LIMIT $1 "
-    "FOR UPDATE SKIP LOCKED) d WHERE j.id = d.id RETURNING j.id::text, j.attempts, j.note"};
+    "interval '1 ms' FROM (SELECT id FROM job WHERE state = 'due' AND due_at <= now() "
+    "AND due_at > now() - $4 * interval '1 ms' AND (lease_until IS NULL OR "
+    "lease_until <= now()) ORDER BY due_at, id LIMIT $1 "
+    "FOR UPDATE SKIP LOCKED) d WHERE j.id = d.id RETURNING j.id::text, j.attempts, "
+    "(extract(epoch FROM now() - j.due_at) * 1000)::int8, j.note"};
 static const po_stmt later = {
     "job_later", "UPDATE job SET due_at = now() + $3 * interval '1 ms', in_doubt = $5, "
                  "lease_token = NULL, lease_until = NULL, last_error = $4 "
@@ -70,6 +71,7 @@ static po_workers *start(runner run, void *arg, unsigned workers, int batch, int
                          int64_t idle_ms) {
     po_work work = {.name = "job",
                     .claim = claim,
+                    .due_ms_column = 2,
                     .later = later,
                     .depth = depth,
                     .workers = workers,
@@ -221,6 +223,7 @@ static po_work_outcome run_too_long(void *arg, po_pg *pg, const po_work_item *it
     po_arg_i32(args, 1);
     po_arg_uuid(args, other);
     po_arg_i64(args, 60000);
+    po_arg_i64(args, 3600000);
     assert_true(po_pg_run(rival, &claim, args, NULL, err));
     po_work_item taken = *item;
     taken.token = other;
@@ -293,6 +296,72 @@ static void test_rows_behind_a_slow_one(void **state) {
     pgtest_wait_for(pg, "SELECT count(*) FROM job WHERE state = 'done'", 2);
     po_work_stop(&w);
     assert_memory_not_equal(tokens[1].b, tokens[2].b, 16);
+}
+
+// --- FAULTS 35: rows that died stay in the index as long as anybody's snapshot
+
+enum { DEAD = 20000 };
+
+static void hold_dead_rows(po_pg *pg, po_pg *holder) {
+    pgtest_exec(
+        pg, "CREATE INDEX job_due ON job (due_at) WHERE state = 'due'; SET enable_seqscan = off;"
+            "ALTER TABLE job SET (autovacuum_enabled = off)");
+    pgtest_exec(holder, "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM job");
+    char sql[240];
+    snprintf(sql, sizeof sql,
+             "INSERT INTO job (id, due_at) SELECT n, now() - interval '1 h' + n * interval '1 ms' "
+             "FROM generate_series(1, %d) n; DELETE FROM job",
+             DEAD);
+    pgtest_exec(pg, sql);
+}
+
+static void drop_dead_rows(po_pg *pg, po_pg *holder) {
+    pgtest_exec(holder, "ROLLBACK");
+    pgtest_exec(pg, "DROP INDEX job_due; TRUNCATE job");
+}
+
+static int64_t index_count(po_pg *pg, const char *column) {
+    char sql[120];
+    snprintf(sql, sizeof sql, "SELECT %s FROM pg_stat_user_indexes WHERE indexrelname = 'job_due'",
+             column);
+    return pgtest_number(pg, sql);
+}
+
+// By entries read for each look, whatever the machine's pace: one look in many is at all.
+static void test_a_look_passes_over_rows_that_died(void **state) {
+    (void)state;
+    PO_AUTO(po_pg_close) po_pg *pg = pgtest_connection(&cluster);
+    PO_AUTO(po_pg_close) po_pg *holder = pgtest_connection(&cluster);
+    hold_dead_rows(pg, holder);
+    char looks[160];
+    snprintf(
+        looks, sizeof looks,
+        "SELECT (idx_scan >= %lld)::int FROM pg_stat_user_indexes WHERE indexrelname = 'job_due'",
+        (long long)index_count(pg, "idx_scan") + 300);
+    int64_t scans = index_count(pg, "idx_scan"), read = index_count(pg, "idx_tup_read");
+    PO_AUTO(po_work_stop) po_workers *w = start(run_alone, NULL, 1, 4, 60000, 5);
+    pgtest_wait_for(pg, looks, 1);
+    int64_t each = (index_count(pg, "idx_tup_read") - read) / (index_count(pg, "idx_scan") - scans);
+    pgtest_exec(pg, "INSERT INTO job (id) VALUES (1)"); // due now: found at once
+    pgtest_wait_for(pg, "SELECT count(*) FROM job WHERE state = 'done'", 1);
+    pgtest_exec(pg, "INSERT INTO job (id, due_at) VALUES (2, now() - interval '30 min')");
+    pgtest_wait_for(pg, "SELECT count(*) FROM job WHERE state = 'done' -- by a look at all", 2);
+    po_work_stop(&w);
+    drop_dead_rows(pg, holder);
+    if (each >= DEAD / 10)
+        fail_msg("%lld entries are read by each look at an empty queue", (long long)each);
+}
+
+// A backlog is taken from its old end on, each claim where the one before ended, and nothing is
+// left over.
+static void test_a_backlog_is_taken_as_a_whole(void **state) {
+    (void)state;
+    PO_AUTO(po_pg_close) po_pg *pg = pgtest_connection(&cluster);
+    pgtest_exec(pg, "INSERT INTO job (id, due_at) SELECT n, now() - (n % 7) * interval '1 min' "
+                    "FROM generate_series(1, 200) n");
+    PO_AUTO(po_work_stop) po_workers *w = start(run_alone, NULL, 3, 4, 60000, 5);
+    pgtest_wait_for(pg, "SELECT count(*) FROM job WHERE state = 'done'", ROWS);
+    assert_int_equal(pgtest_number(pg, "SELECT max(runs) FROM job"), 1);
 }
 
 // --- Waking, stopping, losing the connection
@@ -436,6 +505,8 @@ int main(void) {
         cmocka_unit_test_setup(test_expired_lease_records_nothing, empty_table),
         cmocka_unit_test_setup(test_lease_of_a_dead_worker_runs_out, empty_table),
         cmocka_unit_test_setup(test_rows_behind_a_slow_one, empty_table),
+        cmocka_unit_test_setup(test_a_look_passes_over_rows_that_died, empty_table),
+        cmocka_unit_test_setup(test_a_backlog_is_taken_as_a_whole, empty_table),
         cmocka_unit_test_setup(test_wake_cuts_the_idle_wait, empty_table),
         cmocka_unit_test_setup(test_stop_finishes_the_rows_in_hand, empty_table),
         cmocka_unit_test_setup(test_lost_connection_is_replaced, empty_table),

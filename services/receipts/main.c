@@ -70,10 +70,12 @@ static const po_stmt statements[] = {
                   "UPDATE receipts.mail m SET attempts = attempts + 1, lease_token = $2, "
                   "lease_until = now() + $3::bigint * interval '1 ms' "
                   "FROM (SELECT mail_key FROM receipts.mail WHERE due_at <= now() "
+                  "AND due_at > now() - $4::bigint * interval '1 ms' "
                   "AND (lease_until IS NULL OR lease_until <= now()) ORDER BY due_at LIMIT $1 "
                   "FOR UPDATE SKIP LOCKED) AS due WHERE m.mail_key = due.mail_key "
                   "RETURNING m.mail_key, m.attempts, m.message_id, m.order_id, m.purpose, m.item, "
-                  "m.amount_minor, m.currency, m.exponent, m.paid_at"},
+                  "m.amount_minor, m.currency, m.exponent, m.paid_at, "
+                  "(extract(epoch FROM now() - m.due_at) * 1000)::bigint"},
     [ST_LATER] =
         {"mail_later",
          "UPDATE receipts.mail SET state = 'due', "
@@ -453,6 +455,7 @@ static bool start(const po_config *config, const po_pg_options *pg, void **ret_s
     // One row a claim: the lease covers one conversation, so no mail is sent twice for having waited its turn.
     const po_work work = {.name = "mail",
                           .claim = statements[ST_CLAIM],
+                          .due_ms_column = 10,
                           .later = statements[ST_LATER],
                           .depth = statements[ST_DEPTH],
                           .workers = (unsigned)po_config_int(config, "MAIL_PARALLEL"),
