@@ -19,21 +19,24 @@ static const po_stmt SQL[] = {
     [DROP_UNDECIDED] = {"drop_undecided",
                         "DELETE FROM ingest.undecided WHERE event = ANY($1::int8[])"},
     // ≤ 30 s apart for the first hour, then thinning out; after 72 h unmatched: kept, woken by its
-    // references only.
+    // references only. So is a stranger once no transaction is under way that began before it came.
     [POSTPONE_UNDECIDED] =
         {"postpone_undecided",
          "UPDATE ingest.undecided u SET reason = w.reason,"
-         " awaits = string_to_array(w.awaits, E'\\n'), lease_token = NULL, lease_until = NULL, "
-         "last_error = '',"
-         " unmatched = created_at < now() - interval '72 hours',"
-         " due_at = now() + CASE WHEN w.awaits = '' THEN interval '50 milliseconds'"
+         " awaits = string_to_array(w.awaits, E'\\n'), woken_at = NULL,"
+         " lease_token = NULL, lease_until = NULL, last_error = '',"
+         " unmatched = w.stranger OR created_at < now() - interval '72 hours',"
+         " due_at = CASE WHEN created_at < now() - interval '72 hours' THEN NULL"
+         " WHEN w.stranger THEN CASE WHEN created_at > now() - interval '4 minutes' THEN"
+         " created_at + interval '5 minutes' END"
+         " ELSE now() + CASE WHEN w.awaits = '' THEN interval '50 milliseconds'"
          " WHEN created_at > now() - interval '10 minutes' THEN least(interval "
          "'1 second' * 2 ^ least(attempts - 1, 5),"
          " interval '30 seconds') ELSE least(greatest(interval '30 seconds', "
          "(now() - created_at) / 120),"
-         " interval '1 hour') END"
-         " FROM unnest($1::int8[], $2::text[], $3::text[]) AS w(event, reason, awaits)"
-         " WHERE u.event = ANY (ARRAY[w.event])"},
+         " interval '1 hour') END END"
+         " FROM unnest($1::int8[], $2::text[], $3::text[], $4::bool[])"
+         " AS w(event, reason, awaits, stranger) WHERE u.event = ANY (ARRAY[w.event])"},
 };
 
 typedef struct batch {
@@ -471,6 +474,7 @@ static void wait_for_order(batch *b, const event *e) {
     if (e->obs.client_reference.n && e->account && e->account->client_reference) {
         w->awaits[w->n_awaits++] = await_order(b->arena, e->obs.client_reference);
     }
+    w->stranger = w->n_awaits == e->obs.n_refs;
 }
 
 static void teach(batch *b, const event *e, const bool unknown[OBS_MAX], po_str order_id) {
@@ -717,7 +721,9 @@ static bool send_postponed(batch *b, const waiting *rows, size_t n, po_err *err)
     int64_t *ids = po_alloc_array(b->arena, n, sizeof *ids);
     po_str *reasons = po_alloc_array(b->arena, n, sizeof *reasons);
     po_str *awaits = po_alloc_array(b->arena, n, sizeof *awaits);
+    bool *strangers = po_alloc_array(b->arena, n, sizeof *strangers);
     for (size_t i = 0; i < n; i++) {
+        strangers[i] = rows[i].stranger;
         ids[i] = rows[i].event;
         reasons[i] = po_s(rows[i].reason);
         awaits[i] = store_join(b->arena, rows[i].awaits, rows[i].n_awaits);
@@ -726,6 +732,7 @@ static bool send_postponed(batch *b, const waiting *rows, size_t n, po_err *err)
     po_arg_i64s(args, ids, n);
     po_arg_texts(args, reasons, n);
     po_arg_texts(args, awaits, n);
+    po_arg_bools(args, strangers, n);
     return po_pipe_send(b->pg, &SQL[POSTPONE_UNDECIDED], args, err);
 }
 

@@ -151,15 +151,20 @@ static const po_stmt SQL[] = {
                         " WHERE r.provider = u.provider AND r.kind = u.kind AND r.value = u.value "
                         "AND r.account = u.account"
                         " AND r.payment = ''"},
+    // What awaits nothing can be decided now. The look at what waits is for what was uncommitted
+    // when it was read; a stranger, whom its references wake, is looked at twice in all.
     [PUT_UNDECIDED] =
         {"put_undecided",
-         "INSERT INTO ingest.undecided (event, reason, awaits, due_at, last_error)"
-         " SELECT a, b, string_to_array(c, E'\\n'),"
-         " CASE WHEN c = '' THEN 'epoch' ELSE now() + interval '1 second' END, d"
-         " FROM unnest($1::int8[], $2::text[], $3::text[], $4::text[]) AS u(a, b, c, d)"},
+         "INSERT INTO ingest.undecided (event, reason, awaits, unmatched, woken_at, due_at, "
+         "last_error)"
+         " SELECT a, b, string_to_array(c, E'\\n'), d,"
+         " CASE WHEN c = '' AND NOT d THEN clock_timestamp() END, now() + interval '1 second', e"
+         " FROM unnest($1::int8[], $2::text[], $3::text[], $4::bool[], $5::text[])"
+         " AS u(a, b, c, d, e)"},
+    // By the clock, not by the transaction's begin: claims begin where the last one ended.
     [WAKE_UNDECIDED] = {"wake_undecided",
-                        "UPDATE ingest.undecided SET due_at = 'epoch', lease_token = NULL, "
-                        "lease_until = NULL, unmatched = false"
+                        "UPDATE ingest.undecided SET woken_at = clock_timestamp(), lease_token = "
+                        "NULL, lease_until = NULL, unmatched = false"
                         " WHERE event = ANY (ARRAY(SELECT event FROM ingest.undecided WHERE awaits "
                         "&& $1::text[] ORDER BY event + 0"
                         " FOR UPDATE))"},
@@ -612,6 +617,7 @@ static bool send_undecided(po_pg *pg, po_arena *arena, const batch_writes *write
         COLUMN(int64_t, po_arg_i64s, w[i].event);
         COLUMN(po_str, po_arg_texts, po_s(w[i].reason));
         COLUMN(po_str, po_arg_texts, store_join(arena, w[i].awaits, w[i].n_awaits));
+        COLUMN(bool, po_arg_bools, w[i].stranger);
         TEXTS(args, arena, w, n, error);
         *sends += 1;
         if (!po_pipe_send(pg, &SQL[PUT_UNDECIDED], args, err)) {

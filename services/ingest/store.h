@@ -63,7 +63,8 @@ typedef struct waiting {
     const char *reason; // static: "order_unknown", "payment_unknown", "order_busy", "failed"
     po_str awaits[OBS_MAX + 2];
     size_t n_awaits;
-    po_str error; // of "failed"
+    bool stranger; // names no order, and no reference of it is known: it waits by reference alone
+    po_str error;  // of "failed"
 } waiting;
 
 // A reference in hand: looked up or taught.
@@ -125,8 +126,9 @@ typedef struct batch_writes {
 PO_MUST_CHECK bool store_send_writes(po_pg *pg, po_arena *arena, const batch_writes *writes,
                                      size_t *ret_sends, po_err *err);
 
-// Sends the wake: undecided rows that await a key of `woken` become due, and whoever has claimed
-// one loses it. The last statement before COMMIT that can wait (lock order).
+// Sends the wake: undecided rows that await a key of `woken` can be decided now, before all that is
+// due, and whoever has claimed one loses it. The last statement before COMMIT that can wait (lock
+// order).
 PO_MUST_CHECK bool store_send_wake(po_pg *pg, po_arena *arena, const batch_writes *writes,
                                    size_t *sends, po_err *err);
 

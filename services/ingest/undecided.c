@@ -19,31 +19,45 @@ enum {
     CLAIM_HEADERS,
     CLAIM_TRACE,
     CLAIM_AT,
-    CLAIM_STATE
+    CLAIM_STATE,
+    CLAIM_DUE_MS
 };
 
+// Those woken first, then those that are looked at once more in case. A woken one says nothing of
+// how long others are due.
 static const po_stmt CLAIM = {
     "undecided_claim",
-    "WITH due AS (SELECT event FROM ingest.undecided WHERE NOT unmatched AND due_at <= now()"
-    " AND (lease_until IS NULL OR lease_until < now()) ORDER BY due_at LIMIT $1 FOR UPDATE SKIP "
-    "LOCKED)"
+    "WITH woken AS (SELECT event FROM ingest.undecided WHERE woken_at <= now()"
+    " AND woken_at > now() - $4 * interval '1 millisecond'"
+    " AND (lease_until IS NULL OR lease_until < now()) ORDER BY woken_at LIMIT $1"
+    " FOR UPDATE SKIP LOCKED),"
+    " due AS (SELECT event, due_at FROM ingest.undecided WHERE woken_at IS NULL AND due_at <= now()"
+    " AND due_at > now() - $4 * interval '1 millisecond'"
+    " AND (lease_until IS NULL OR lease_until < now()) ORDER BY due_at"
+    " LIMIT $1 - (SELECT count(*) FROM woken) FOR UPDATE SKIP LOCKED),"
+    " claimed AS (SELECT event, NULL AS due_at FROM woken UNION ALL SELECT event, due_at FROM due)"
     " UPDATE ingest.undecided u SET attempts = attempts + 1, lease_token = $2,"
     " lease_until = now() + $3 * interval '1 millisecond'"
-    " FROM due, ingest.provider_event e WHERE u.event = ANY (ARRAY[due.event]) AND e.id = ANY "
-    "(ARRAY[due.event])"
+    " FROM claimed c, ingest.provider_event e WHERE u.event = ANY (ARRAY[c.event])"
+    " AND e.id = ANY (ARRAY[c.event])"
     " RETURNING u.event::text, u.attempts, u.event, e.provider, e.account, e.event_id, e.raw,"
-    " array_to_string(e.headers, E'\\n'), e.traceparent, e.occurred_at, e.tracestate"};
+    " array_to_string(e.headers, E'\\n'), e.traceparent, e.occurred_at, e.tracestate,"
+    " (extract(epoch FROM now() - c.due_at) * 1000)::bigint"};
 static const po_stmt LATER = {"undecided_later",
                               "UPDATE ingest.undecided SET due_at = now() "
-                              "+ $3 * interval '1 millisecond',"
+                              "+ $3 * interval '1 millisecond', woken_at = NULL,"
                               " lease_token = NULL, lease_until = NULL, last_error = $4 WHERE "
                               "event = $1::bigint AND lease_token = $2"};
-// The age that alarms is that of the oldest event still expected to find its order; unmatched ones
-// are counted apart.
-static const po_stmt DEPTH = {
-    "undecided_depth",
-    "SELECT count(*), coalesce((extract(epoch FROM now() - min(created_at)) * 1000)::bigint, 0)"
-    " FROM ingest.undecided WHERE NOT unmatched"};
+// The age that alarms is that of the oldest event still expected to find its order. A count ends
+// where nobody would act otherwise on a larger number; both go by an index.
+#define COUNTED "10000"
+#define WAITING                                                                                   \
+    "(SELECT count(*) FROM (SELECT FROM ingest.undecided WHERE NOT unmatched LIMIT " COUNTED ") " \
+    "w)"
+#define OLDEST                                                                               \
+    "(SELECT coalesce((extract(epoch FROM now() - min(created_at)) * 1000)::bigint, 0) FROM" \
+    " ingest.undecided WHERE NOT unmatched)"
+static const po_stmt DEPTH = {"undecided_depth", "SELECT " WAITING ", " OLDEST};
 
 typedef struct drain {
     const accounts *accounts;
@@ -152,6 +166,7 @@ bool undecided_start(const accounts *accounts, const po_pg_options *pg, po_ring 
     d = (drain){accounts, ring};
     po_work work = {.name = "undecided",
                     .claim = CLAIM,
+                    .due_ms_column = CLAIM_DUE_MS,
                     .later = LATER,
                     .depth = DEPTH,
                     .workers = workers,
@@ -166,20 +181,24 @@ bool undecided_start(const accounts *accounts, const po_pg_options *pg, po_ring 
     return po_work_start(&work, pg, ret_workers, err);
 }
 
-// --- The expiry sweep
+// --- The sweep
 
-static const po_stmt EXPIRED = {"expired_orders",
-                                "SELECT order_id, expires_at FROM ingest.shop_order WHERE NOT "
-                                "expiry_swept AND expires_at IS NOT NULL"
-                                " AND expires_at <= now() ORDER BY expires_at LIMIT 500"};
+// $1 expires_at, $2 order_id: behind these. An order whose `expired` event is recorded is an
+// undecided event's affair.
+static const po_stmt EXPIRED = {
+    "expired_orders",
+    "SELECT o.order_id, o.expires_at, NOT EXISTS (SELECT FROM ingest.provider_event e"
+    " WHERE e.provider = 'payonce' AND e.account = 'clock' AND e.event_id = 'expired:' || "
+    "o.order_id)"
+    " FROM ingest.shop_order o WHERE NOT o.expiry_swept AND o.expires_at IS NOT NULL"
+    " AND o.expires_at <= now() AND (o.expires_at, o.order_id) > ($1, $2::text)"
+    " ORDER BY o.expires_at, o.order_id LIMIT $3"};
 
-// What waits, counted on each sweep: the page and the gauges that alarms look at (P4).
+// What waits: the page and the gauges that alarms look at (P4).
 static const po_stmt COUNTS = {
     "undecided_counts",
-    "SELECT count(*) FILTER (WHERE NOT unmatched), count(*) FILTER (WHERE unmatched),"
-    " coalesce((extract(epoch FROM now() - min(created_at) FILTER (WHERE NOT unmatched)) * "
-    "1000)::bigint, 0)"
-    " FROM ingest.undecided"};
+    "SELECT " WAITING ", (SELECT count(*) FROM (SELECT FROM ingest.undecided WHERE unmatched"
+    " LIMIT " COUNTED ") w), " OLDEST};
 
 static struct { _Atomic int64_t waiting, unmatched, oldest_ms, counted_us; } overview;
 
@@ -187,13 +206,15 @@ static po_metric *m_waiting, *m_unmatched, *m_oldest;
 
 void undecided_declare_metrics(void) {
     m_waiting = po_metric_new(PO_GAUGE, "payonce_ingest_undecided_events",
-                              "Recorded events that wait to be decided.", NULL);
+                              "Recorded events that wait to be decided, up to " COUNTED ".", NULL);
     m_oldest = po_metric_new(
         PO_GAUGE, "payonce_ingest_undecided_oldest_seconds",
         "Age of the oldest event that waits to be decided; 0 when there is none.", NULL);
-    m_unmatched = po_metric_new(
-        PO_GAUGE, "payonce_ingest_unmatched_events",
-        "Events whose order did not come in 72 h: kept, still woken by their references.", NULL);
+    m_unmatched = po_metric_new(PO_GAUGE, "payonce_ingest_unmatched_events",
+                                "Events that name nothing of ours, or whose order did not come in "
+                                "72 h: kept, still woken by "
+                                "their references. Up to " COUNTED ".",
+                                NULL);
 }
 
 json_t *undecided_status(void) {
@@ -206,7 +227,8 @@ json_t *undecided_status(void) {
                      "unmatched", (json_int_t)overview.unmatched, "counted_at", at);
 }
 
-static bool count_waiting(po_pg *pg, po_err *err) {
+static bool count_waiting(sweep *s, po_pg *pg, po_err *err) {
+    (void)s;
     PO_AUTO(po_res_done) po_res *row = NULL;
     if (!po_pg_run(pg, &COUNTS, NULL, &row, err)) {
         return false;
@@ -227,36 +249,91 @@ struct sweep {
     po_beat *beat;
     pthread_t thread;
     _Atomic bool stop;
+    int64_t after_at_us; // where the last look for expired orders ended …
+    char after_id[256];
+    bool ended;          // … there was nothing behind it …
+    int64_t begin_at_ms; // … and when one may begin with the oldest again
 };
 
-static bool sweep_once(sweep *s, po_pg **pg, po_err *err) {
-    if (!*pg && !po_pg_open(&s->pg, pg, err)) {
-        return false;
-    }
+enum { SWEEP_MS = 1000, COUNT_MS = 5000, BEGIN_MS = 10000, PAGE = 500, PAGES = 20 };
+
+// Puts the events of a page, and stands behind it. *ret_more: there was nothing to put, and there
+// may be behind it.
+static bool expire_page(sweep *s, po_pg *pg, bool *ret_more, po_err *err) {
+    PO_AUTO(po_arena_free) po_arena *args_arena = po_arena_new();
+    po_args *args = po_args_new(args_arena);
+    po_arg_time(args, s->after_at_us);
+    po_arg_text(args, po_s(s->after_id));
+    po_arg_i32(args, PAGE);
     PO_AUTO(po_res_done) po_res *rows = NULL;
-    if (!count_waiting(*pg, err) || !po_pg_run(*pg, &EXPIRED, NULL, &rows, err)) {
+    if (!po_pg_run(pg, &EXPIRED, args, &rows, err)) {
         return false;
     }
+    s->ended = po_res_rows(rows) < PAGE;
+    *ret_more = !s->ended;
     for (int row = 0; row < po_res_rows(rows); row++) {
         PO_AUTO(po_arena_free) po_arena *arena = po_arena_new();
         po_str id = po_str_copy(arena, po_res_text(rows, row, 0));
-        event e = settle_expiry_event(arena, id, po_res_time(rows, row, 1));
-        if (!intake_put(s->in, &e, &arena, NULL)) {
-            break; // full: the next look finds them again
+        int64_t at_us = po_res_time(rows, row, 1);
+        event e = settle_expiry_event(arena, id, at_us);
+        bool put = po_res_bool(rows, row, 2);
+        (void)snprintf(s->after_id, sizeof s->after_id, "%.*s", (int)id.n, id.p);
+        s->after_at_us = at_us;
+        *ret_more = *ret_more && !put;
+        if (put && !intake_put(s->in, &e, &arena, NULL)) {
+            break; // full: this one comes again with the oldest, those behind it with the next look
         }
     }
     return true;
 }
 
+// A page with something to put for each look. What it puts may fail, and is not looked at again
+// before all behind it was: no order stops another.
+static bool expire(sweep *s, po_pg *pg, po_err *err) {
+    int64_t now_ms = po_mono_ms();
+    if (s->ended && now_ms >= s->begin_at_ms) {
+        s->after_at_us = 0;
+        s->after_id[0] = 0;
+        s->begin_at_ms = now_ms + BEGIN_MS;
+    }
+    bool more = true, fine = true;
+    for (int page = 0; fine && more && page < PAGES; page++) {
+        fine = expire_page(s, pg, &more, err);
+    }
+    return fine;
+}
+
+// Each job fails by itself: what hinders one says nothing of the others.
+typedef struct sweep_job {
+    const char *name;
+    int64_t every_ms, next_ms;
+    bool (*run)(sweep *s, po_pg *pg, po_err *err);
+} sweep_job;
+
+static void run_job(sweep *s, sweep_job *job, po_pg **pg) {
+    po_err err = {0};
+    int64_t now_ms = po_mono_ms();
+    if (now_ms < job->next_ms) {
+        return;
+    }
+    job->next_ms = now_ms + job->every_ms;
+    if (*pg && !po_pg_still_there(*pg)) {
+        po_pg_close(pg);
+    }
+    if ((!*pg && !po_pg_open(&s->pg, pg, &err)) || !job->run(s, *pg, &err)) {
+        po_log_err(PO_WARN, "sweep put off", &err, PO_TEXT("job", job->name));
+        po_pg_close(pg);
+    }
+}
+
 static void *sweep_main(void *arg) {
     sweep *s = arg;
+    sweep_job jobs[] = {{"expiry", SWEEP_MS, 0, expire}, {"counts", COUNT_MS, 0, count_waiting}};
     po_pg *pg = NULL;
-    while (!s->stop && po_life_wait(1000)) {
-        po_beat_tick(s->beat);
-        po_err err = {0};
-        if (!sweep_once(s, &pg, &err)) {
-            po_log_err(PO_WARN, "expiry sweep put off", &err);
-            po_pg_close(&pg);
+    while (!s->stop && po_life_wait(SWEEP_MS)) {
+        for (size_t i = 0; i < sizeof jobs / sizeof *jobs; i++) {
+            po_beat_tick(s->beat);
+            run_job(s, &jobs[i], &pg);
         }
     }
     po_pg_close(&pg);
@@ -271,6 +348,7 @@ bool sweep_start(const po_pg_options *pg, intake *in, sweep **ret_sweep, po_err 
     }
     s->pg = *pg;
     s->in = in;
+    s->ended = true;
     s->beat = po_beat_new("expiry-sweep", 60000);
     if (pthread_create(&s->thread, NULL, sweep_main, s) != 0) {
         free(s);

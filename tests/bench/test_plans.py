@@ -9,6 +9,7 @@ import pytest
 from conftest import Services
 from shop import Shop
 from stack import Postgres, Stack
+from wait import until
 
 SETTINGS = {
     "shared_preload_libraries": "'auto_explain'",
@@ -17,9 +18,11 @@ SETTINGS = {
 }
 # The tables that grow, and what a condition must name to be about few of their rows.
 GROWING = {"fact": "order_id", "order_ref": "value", "shop_order": r"order_id|expires_at", "provider_event": r"\bid|event_id",
-           "undecided": r"event|due_at", "decision": "order_id", "outbox": r"\bid"}
+           "undecided": r"event|due_at|woken_at|awaits", "decision": "order_id", "outbox": r"\bid"}
 SCAN = re.compile(rf"^\s*(?:->\s+)?(Seq Scan|Index Scan|Index Only Scan)(?: using \w+)? on ({'|'.join(GROWING)})\b")
-COUNT = "SELECT count(*), coalesce("  # how many wait: a gauge, which walks them by its nature
+# How many wait: a gauge, which walks them by its nature. It goes by an index of its own, and ends at a number.
+COUNT = "SELECT (SELECT count(*) FROM (SELECT FROM ingest.undecided WHERE NOT unmatched LIMIT"
+BOUNDED = re.compile(r"-> +Limit .*\n.*-> +Index (?:Only )?Scan using undecided_\w+ on undecided")
 
 
 @pytest.fixture
@@ -65,3 +68,18 @@ def test_no_statement_walks_a_table_that_grows(services: Services, stack: Stack,
                       "digest", "FOR UPDATE SKIP LOCKED"):
         assert statement in log, f"not executed: {statement}"
     assert walks(log) == set()
+
+
+def test_what_waits_is_counted_by_an_index_and_to_an_end(services: Services, stack: Stack, explaining: Postgres,
+                                                         tag: str) -> None:
+    """FAULTS 34: each 5 s, whatever has piled up of other applications' events."""
+    services.start("ingest", env={"PAYONCE_DSN": explaining.dsn("payonce_ingest")})
+    shop = Shop(services["ingest"], stack.api_token, tag)
+    shop.paid("stranger", order=None)
+    until(lambda: shop.ingest.status()["undecided"]["unmatched"] == 1, what="counted")
+    assert services["ingest"].term() == 0
+    plans = [p for p in explaining.log.read_text(errors="replace").split("Query Text: ")[1:] if p.startswith(COUNT)]
+    assert any("WHERE unmatched" in p.splitlines()[0] for p in plans), "all of them are counted"
+    for plan in plans:
+        assert "Seq Scan" not in plan, plan
+        assert len(BOUNDED.findall(plan)) == plan.splitlines()[0].count("LIMIT"), plan

@@ -89,7 +89,7 @@ def wait_together(shop: Shop, stack, names: str) -> dict[str, int]:
         event = shop.stripe_event("checkout.session.completed", shop.session(name))
         shop.send(event)
         [(rows[name],)] = stack.postgres.query(
-            "UPDATE ingest.undecided SET unmatched = true, lease_token = NULL, lease_until = NULL WHERE event ="
+            "UPDATE ingest.undecided SET due_at = NULL, woken_at = NULL, lease_token = NULL, lease_until = NULL WHERE event ="
             " (SELECT id FROM ingest.provider_event WHERE event_id = %s) RETURNING event", event["id"])
         stack.postgres.query(
             "INSERT INTO ingest.shop_order SELECT (jsonb_populate_record(o, jsonb_build_object('order_id', %s::text))).*"
@@ -98,7 +98,7 @@ def wait_together(shop: Shop, stack, names: str) -> dict[str, int]:
 
 
 def make_due(stack, rows: dict[str, int]) -> None:
-    stack.postgres.query("UPDATE ingest.undecided SET unmatched = false, due_at = 'epoch' WHERE event = ANY(%s)",
+    stack.postgres.query("UPDATE ingest.undecided SET unmatched = false, woken_at = now() WHERE event = ANY(%s)",
                          list(rows.values()))
 
 

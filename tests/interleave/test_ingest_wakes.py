@@ -11,7 +11,7 @@ INSERT INTO ingest.shop_order (order_id, customer_id, purpose, item, policy, pro
  live, currency, exponent, price, max_discount, revoke_on_refund, content, due FROM ingest.shop_order WHERE order_id = %s
 """
 WAKE = """
-UPDATE ingest.undecided SET due_at = 'epoch', lease_token = NULL, lease_until = NULL, unmatched = false WHERE event = %s
+UPDATE ingest.undecided SET woken_at = now(), lease_token = NULL, lease_until = NULL, unmatched = false WHERE event = %s
 """
 
 
