@@ -182,6 +182,16 @@ static char *path_of(const char *before, po_str name, const char *after) {
     return po_take(&path.p);
 }
 
+// Every registry of this kind lists the types of schema it knows; a web server that is none does
+// not.
+bool po_registry_ask(po_registry *r, po_err *err) {
+    static const char doing[] = "asking the registry";
+    PO_AUTO(answer_done) answer is = {0};
+    if (!call(r, "GET", "/schemas/types", NULL, &is, doing, err))
+        return false;
+    return (is.status == 200 && json_is_array(is.json)) || unusable(&is, doing, err);
+}
+
 // --- Registering
 
 static bool is_level(const answer *a) {

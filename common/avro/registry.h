@@ -22,6 +22,9 @@ PO_MUST_CHECK bool po_registry_register(po_registry *registry, po_str subject, p
 PO_MUST_CHECK bool po_registry_schema(po_registry *registry, int32_t id,
                                       const po_avro_schema **ret_schema, po_err *err);
 
+// Whether it is there and is a registry: one small GET.
+PO_MUST_CHECK bool po_registry_ask(po_registry *registry, po_err *err);
+
 #define PO_FRAME_SIZE 5
 void po_frame(int32_t id, uint8_t out[PO_FRAME_SIZE]);
 // PO_REFUSED "frame" when it is not a frame.

@@ -10,6 +10,7 @@
 #include "consumer/loop.h"
 #include "consumer/meter.h"
 #include "consumer/retention.h"
+#include "life/need.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -163,16 +164,28 @@ static int64_t prune(po_batch *batch, int64_t keep_ms) {
     return po_mono_ms() + (more ? PRUNE_AGAIN_MS : PRUNE_EVERY_MS);
 }
 
+static bool ask_kafka(void *loop, po_err *err) {
+    return po_kafka_ask(po_loop_kafka(loop), err);
+}
+
+static bool ask_registry(void *registry, po_err *err) {
+    return po_registry_ask(registry, err);
+}
+
 static bool consume(const po_config *config, po_batch *batch, po_err *err) {
     const char *topics[MAX_TOPICS + 1];
     route_topics(topics);
     po_beat *beat = po_beat_new("consume", BEAT_LIMIT_MS);
     po_loop *loop = NULL;
-    if (!open_loop(config, topics, batch, beat, &loop, err))
+    PO_AUTO(po_registry_close) po_registry *registry = NULL; // apart from the batch's
+    if (!po_registry_open(po_config_text(config, "REGISTRY_URL"), &registry, err) ||
+        !open_loop(config, topics, batch, beat, &loop, err))
         return false;
     show_loop(loop);
-    po_ready_set(true);
+    po_need *kafka = po_need_new("kafka", ask_kafka, loop);
+    po_need *types = po_need_new("registry", ask_registry, registry);
     bool fine = check_window(config, loop, topics, beat, err) && po_loop_join(loop, err);
+    po_ready_set(fine); // a member that gets no partition is ready too
     int64_t prune_at = po_mono_ms() + PRUNE_EVERY_MS;
     while (fine && !po_stopping()) {
         fine = po_loop_turn(loop, err);
@@ -181,6 +194,8 @@ static bool consume(const po_config *config, po_batch *batch, po_err *err) {
     }
     po_beat_end(beat);
     show_loop(NULL);
+    po_need_end(types);
+    po_need_end(kafka);
     po_loop_close(&loop);
     return fine;
 }

@@ -315,6 +315,17 @@ bool po_kafka_fail(po_err *err, rd_kafka_resp_err_t code, const char *doing) {
     return po_fail(err, PO_RETRY, rd_kafka_err2name(code), "%s: %s", doing, rd_kafka_err2str(code));
 }
 
+// The brokers' own list, without topics but those this client uses.
+bool po_kafka_ask(rd_kafka_t *kafka, po_err *err) {
+    enum { ANSWER_MS = 3000 };
+    const struct rd_kafka_metadata *metadata = NULL;
+    rd_kafka_resp_err_t code = rd_kafka_metadata(kafka, 0, NULL, &metadata, ANSWER_MS);
+    if (code)
+        return po_kafka_fail(err, code, "asking the brokers");
+    rd_kafka_metadata_destroy(metadata);
+    return true;
+}
+
 // --- CloudEvents headers
 
 static void add(rd_kafka_headers_t *headers, const char *name, po_str value) {

@@ -55,6 +55,9 @@ int po_kafka_exit(int code);
 // RETRY with the librdkafka name as code ("_TRANSPORT"), text from rd_kafka_err2str.
 bool po_kafka_fail(po_err *err, rd_kafka_resp_err_t code, const char *doing);
 
+// Whether brokers are there: a request of its own, answered within 3 s or RETRY. From any thread.
+PO_MUST_CHECK bool po_kafka_ask(rd_kafka_t *kafka, po_err *err);
+
 // CloudEvents 1.0 Kafka binary binding. Required on tombstones too. Views are lent by the message.
 typedef struct po_ce {
     po_uuid id;                     // ce_id

@@ -4,6 +4,7 @@
 #include "life/life.h"
 #include "base/clock.h"
 #include "base/id.h"
+#include "life/need.h"
 #include "log/log.h"
 #include <assert.h>
 #include <errno.h>
@@ -35,7 +36,7 @@ static struct {
     atomic_bool stopping;
     po_beat *_Atomic beats;
     pthread_mutex_t ready_lock; // guards what follows; held while checks run
-    bool started;
+    bool started, reached;      // reached: every need, once
     size_t n_checks;
     struct {
         bool (*fn)(void *arg);
@@ -172,7 +173,9 @@ void po_ready_check(bool (*fn)(void *arg), void *arg) {
 
 bool po_ready(void) {
     pthread_mutex_lock(&life.ready_lock);
-    bool ready = life.started && !po_stopping();
+    if (life.started && !life.reached)
+        life.reached = po_needs_reached(NULL);
+    bool ready = life.started && life.reached && !po_stopping();
     for (size_t i = 0; ready && i < life.n_checks; i++)
         ready = life.checks[i].fn(life.checks[i].arg);
     pthread_mutex_unlock(&life.ready_lock);

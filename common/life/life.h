@@ -23,7 +23,9 @@ void po_beat_end(po_beat *beat);  // the loop has ended on purpose
 // False, and the late loop's name in ret_name (may be NULL), when a loop does not turn.
 bool po_life_healthy(const char **ret_name);
 
-// Readiness: started, not draining, and every registered check passes. Never a shared dependency.
+// Readiness: started, not draining, and every registered check passes. Started means that
+// po_ready_set(true) was called and every need (need.h) was reached once; from then on a need that
+// is away changes nothing, since all replicas share it and would be taken out together.
 // Once po_ready_set(false) has returned no check runs: what they look at may go.
 void po_ready_set(bool started);
 // E.g. "queue not full"; quick, and calls none of the three itself.

@@ -17,6 +17,7 @@ static const po_stmt table_there = {"migrate_table_there",
 // name.
 typedef struct statements {
     const char *create;
+    const char *show; // programs see with their own roles how far the schema is
     po_stmt find, record;
 } statements;
 
@@ -28,6 +29,7 @@ static statements statements_for(po_arena *arena, const char *schema) {
                       "name text NOT NULL, sha256 bytea NOT NULL, "
                       "applied_at timestamptz NOT NULL DEFAULT now())",
                       schema),
+        .show = po_printf(arena, "GRANT SELECT ON %s.schema_migration TO PUBLIC", schema),
         .find = {po_printf(arena, "migrate_find_%s", schema),
                  po_printf(arena, "SELECT sha256 FROM %s.schema_migration WHERE version = $1",
                            schema)},
@@ -99,10 +101,10 @@ static bool apply(po_pg *pg, const char *schema, const migration *m, po_err *err
         !already_applied(pg, &sql, schema, m, arena, &applied, err))
         return false;
     if (applied)
-        return po_tx_commit(&tx, err);
+        return po_pg_exec(pg, sql.show, err) && po_tx_commit(&tx, err);
     return po_pg_exec(pg, "SET LOCAL lock_timeout = '10s'", err) &&
            po_pg_exec(pg, m->file->text, err) && record(pg, &sql, m, arena, err) &&
-           po_tx_commit(&tx, err);
+           po_pg_exec(pg, sql.show, err) && po_tx_commit(&tx, err);
 }
 
 bool po_migrate(po_pg *pg, const char *schema, const po_file *files, po_err *err) {
@@ -118,4 +120,23 @@ bool po_migrate(po_pg *pg, const char *schema, const po_file *files, po_err *err
     }
     pg->patience_ms = patience_ms;
     return fine;
+}
+
+bool po_migrated(po_pg *pg, const char *schema, const po_file *files, po_err *err) {
+    PO_AUTO(po_arena_free) po_arena *arena = po_arena_new();
+    PO_AUTO(po_res_done) po_res *found = NULL;
+    po_stmt version = {
+        "migrate_version",
+        po_printf(arena, "SELECT coalesce(max(version), 0) FROM %s.schema_migration", schema)};
+    int64_t wanted = 0;
+    while (files[wanted].name)
+        wanted++;
+    if (!po_pg_run(pg, &version, NULL, &found, err))
+        return po_wrap(err, "schema %s, which payonce-%s migrate brings up to date", schema,
+                       schema);
+    int64_t is = po_res_i64(found, 0, 0);
+    return is >= wanted ||
+           po_fail(err, PO_RETRY, "schema_version",
+                   "schema %s is at version %lld and has to be at %lld: run payonce-%s migrate",
+                   schema, (long long)is, (long long)wanted, schema);
 }

@@ -122,7 +122,8 @@ bool po_pg_open_within(const po_pg_options *options, int timeout_ms, po_pg **ret
 }
 
 bool po_pg_open(const po_pg_options *options, po_pg **ret_pg, po_err *err) {
-    return po_pg_open_within(options, CONNECT_MS, ret_pg, err);
+    return po_pg_open_within(options, or_default(options->connect_timeout_ms, CONNECT_MS), ret_pg,
+                             err);
 }
 
 void po_pg_close(po_pg **pg) {

@@ -28,6 +28,7 @@ typedef struct po_stmt {
 typedef struct po_pg_options {
     const char *dsn;
     const char *application_name; // "payonce-ingest"
+    int connect_timeout_ms;       // 0 = 10000
     int lock_timeout_ms;          // 0 = server default
     int statement_timeout_ms;     // 0 = 30000
     int idle_in_tx_timeout_ms;    // 0 = 5000
@@ -35,7 +36,7 @@ typedef struct po_pg_options {
                    // sessions whose plans are kept while their tables grow from nothing
 } po_pg_options;
 
-// RETRY when it cannot be had within 10 s (code: SQLSTATE of a refused login, else 08001); REFUSED
+// RETRY when it cannot be had within connect_timeout_ms (code: SQLSTATE of a refused login, else 08001); REFUSED
 // "invalid_dsn".
 PO_MUST_CHECK bool po_pg_open(const po_pg_options *options, po_pg **ret_pg, po_err *err);
 void po_pg_close(po_pg **pg);

@@ -9,6 +9,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "life/need.h"
 #include "pg/migrate.h"
 
 #include <libpq-fe.h>
@@ -200,8 +201,39 @@ static void on_healthz(po_request *request, void *arg) {
 static void on_readyz(po_request *request, void *arg) {
     (void)arg;
     bool ready = po_ready();
-    po_reply_json(request, ready ? 200 : 503,
-                  json_pack("{s:s}", "status", ready ? "ok" : "not_ready"));
+    const char *missing = NULL;
+    json_t *body = json_pack("{s:s}", "status", ready ? "ok" : "not_ready");
+    if (!ready && !po_needs_reached(&missing))
+        json_object_set_new(body, "waiting_for", json_string(missing));
+    po_reply_json(request, ready ? 200 : 503, body);
+}
+
+static json_t *time_or_null(int64_t instant_us) {
+    char text[PO_RFC3339_SIZE];
+    po_rfc3339(instant_us, text);
+    return instant_us ? json_string(text) : json_null();
+}
+
+// What is not known is null, never 0.
+static json_t *dependencies(void) {
+    po_need_state all[PO_NEEDS_MOST];
+    size_t n = po_needs_list(all, PO_NEEDS_MOST);
+    json_t *list = json_array();
+    for (size_t i = 0; i < n; i++) {
+        const po_need_state *s = &all[i];
+        json_t *one = json_pack("{s:s,s:o}", "name", s->name, "last_success_at",
+                                time_or_null(s->last_success_us));
+        double age_s = (double)(po_now_us() - s->last_success_us) / 1e6;
+        json_object_set_new(one, "last_success_age_seconds",
+                            s->last_success_us ? json_real(age_s > 0 ? age_s : 0) : json_null());
+        json_object_set_new(one, "away_since", time_or_null(s->away_since_us));
+        if (s->away_since_us) // a text that is no UTF-8 is left out; the log has it all the same
+            json_object_update_new(one, json_pack("{s:s,s:s,s:o*}", "kind",
+                                                  po_kind_name(s->why.kind), "code", s->why.code,
+                                                  "error", json_string(s->why.text)));
+        json_array_append_new(list, one);
+    }
+    return list;
 }
 
 static void on_statusz(po_request *request, void *arg) {
@@ -211,6 +243,7 @@ static void on_statusz(po_request *request, void *arg) {
     json_t *body = json_pack("{s:s,s:s,s:s,s:b,s:b,s:b}", "service", self->service->name, "version",
                              version, "started_at", started, "healthy", po_life_healthy(NULL),
                              "ready", po_ready(), "stopping", po_stopping());
+    json_object_set_new(body, "dependencies", dependencies());
     if (self->service->status)
         json_object_set_new(body, "status", self->service->status());
     po_reply_json(request, 200, body);
@@ -265,6 +298,43 @@ static const po_http_route *admin_routes(admin *self, po_arena *arena) {
     return routes;
 }
 
+// --- The database as a need
+
+// A session of its own, opened by the first question and kept: what the program's own sessions wait
+// for does not hold it up.
+typedef struct database {
+    po_pg_options options;
+    const po_service *service;
+    po_pg *pg;
+    char application[64];
+} database;
+
+static bool ask_database(void *arg, po_err *err) {
+    database *self = arg;
+    if (self->pg && !po_pg_alive(self->pg))
+        po_pg_close(&self->pg);
+    if (!self->pg && !po_pg_open(&self->options, &self->pg, err))
+        return false;
+    const po_service *service = self->service;
+    if (po_migrated(self->pg, service->name, service->migrations, err))
+        return true;
+    if (strcmp(err->code, "schema_version") != 0)
+        po_pg_close(&self->pg); // a session may be at fault itself: of a server gone read-only, say
+    return false;
+}
+
+static po_need *need_database(const program *prog, database *self) {
+    if (!prog->service->migrations)
+        return NULL;
+    self->service = prog->service;
+    snprintf(self->application, sizeof self->application, "payonce-%s-watch", prog->service->name);
+    self->options = (po_pg_options){.dsn = po_config_text(prog->config, "DSN"),
+                                    .application_name = self->application,
+                                    .connect_timeout_ms = 3000,
+                                    .statement_timeout_ms = 2000};
+    return po_need_new("database", ask_database, self);
+}
+
 // --- Commands
 
 static int failed(const char *msg, const po_err *err) {
@@ -294,6 +364,7 @@ static int cmd_run(program *prog) {
         return EXIT_SETTINGS;
     log_open(prog); // first: the thread that waits for signals may log
     po_life_init();
+    po_needs_metrics();
     if (service->declare_metrics)
         service->declare_metrics();
 
@@ -312,8 +383,12 @@ static int cmd_run(program *prog) {
                                       : failed("admin listener not opened", &err);
     }
     po_log(PO_INFO, "started", PO_TEXT("version", version));
+    database db = {0};
+    po_need *need = need_database(prog, &db);
     bool fine = service->run(prog->config, &err);
     po_ready_set(false);
+    po_need_end(need);
+    po_pg_close(&db.pg);
     if (!fine)
         return is_setting(&err) ? unusable(prog, &err) : failed("gave up", &err);
     po_log(PO_INFO, "stopped");
@@ -437,6 +512,7 @@ static int cmd_print_states(program *prog) {
 static int cmd_print_metrics(program *prog) {
     print_heading(prog);
     po_http_metrics();
+    po_needs_metrics();
     if (prog->service->declare_metrics)
         prog->service->declare_metrics();
     puts("| metric | type | label | meaning |\n|---|---|---|---|");

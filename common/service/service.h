@@ -15,7 +15,8 @@ typedef struct po_service {
     const char *name;           // "ingest"
     const char *about;          // one sentence for --help
     const po_setting *settings; // own settings, ends with {0}; the common ones below are added
-    const po_file *migrations;  // NULL: the service owns no tables
+    const po_file *migrations;  // NULL: the service owns no tables; else its database, with a
+                                // schema at least as new as these, is a need (life/need.h)
     const po_http_route *admin; // further routes of the admin listener, ends with {0}, or NULL;
         // each needs the bearer token of PAYONCE_ADMIN_TOKEN_FILE (404 without one)
     void (*declare_metrics)(void); // before run and for print-metrics; NULL: none
@@ -23,7 +24,8 @@ typedef struct po_service {
                   po_err *err); // settings that depend on each other; no network; NULL
     po_config_show show;        // own settings that hold a secret beside other things; NULL: none
     // Runs until po_stopping(); returns false with *err when it could not start or had to give up;
-    // REFUSED "setting" is an unusable setting, named in the text: exit code 2. Calls
+    // REFUSED "setting" is an unusable setting, named in the text: exit code 2. Makes
+    // a need of what it uses beside the database, ends it before it returns, and calls
     // po_ready_set(true) when it serves.
     bool (*run)(const po_config *config, po_err *err);
     void (*print_states)(FILE *out); // NULL: no state machine

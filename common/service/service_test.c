@@ -96,7 +96,9 @@ static bool run(const po_config *config, po_err *err) {
     if (!expect(port, "/readyz", "", "HTTP/1.1 503", "not_ready", err))
         return false;
     po_ready_set(true);
-    return expect(port, "/readyz", "", "HTTP/1.1 200", "ok", err) &&
+    // FAULTS 62: it serves, but never could work without its database, and says so.
+    return expect(port, "/readyz", "", "HTTP/1.1 503", "\"waiting_for\":\"database\"", err) &&
+           expect(port, "/statusz", "", "HTTP/1.1 200", "\"last_success_at\":null", err) &&
            expect(port, "/healthz", "", "HTTP/1.1 200", "ok", err) &&
            expect(port, "/statusz", "", "HTTP/1.1 200", "\"answer\":42", err) &&
            expect(port, "/metrics", "", "HTTP/1.1 200", "payonce_trivial_greetings_total 0", err) &&

@@ -82,7 +82,9 @@ static bool open_http(const po_config *config, parts *p, po_err *err) {
 }
 
 // Waits for the database, without limit (or until stopping); false when it is not one we may use.
+// Told when its cause changes, not each time.
 static bool prepare(const po_pg_options *pg_options, po_err *ret_err) {
+    po_err before = {0};
     for (int attempt = 0; !po_stopping(); attempt++) {
         PO_AUTO(po_pg_close) po_pg *pg = NULL;
         po_err err = {0};
@@ -93,8 +95,11 @@ static bool prepare(const po_pg_options *pg_options, po_err *ret_err) {
             *ret_err = err;
             return false;
         }
-        po_log_err(po_pg_is_deployment(&err) ? PO_ERROR : PO_WARN, "waiting for the database",
-                   &err);
+        if (strcmp(err.code, before.code) != 0) {
+            po_log_err(po_pg_is_deployment(&err) ? PO_ERROR : PO_WARN, "waiting for the database",
+                       &err);
+        }
+        before = err;
         po_life_wait(po_backoff_ms(attempt, 100, 5000));
     }
     return true;
@@ -156,8 +161,8 @@ static bool run(const po_config *config, po_err *err) {
         po_ready_check(not_full, p.in);
         ok = open_http(config, &p, err);
     }
-    po_ready_set(ok); // also without a database: then the answer is 503
     ok = ok && prepare(&pg, err) && (po_stopping() || start_workers(config, &pg, &p, err));
+    po_ready_set(ok); // and stays so without a database: then the answer is 503
     while (ok && po_life_wait(60000)) {
     }
     drain(&p);

@@ -4,6 +4,7 @@
 #include "avro/registry.h"
 #include "base/cleanup.h"
 #include "kafka/kafka.h"
+#include "life/need.h"
 #include "metrics/metrics.h"
 #include "migration_files.h"
 #include "service/service.h"
@@ -46,6 +47,7 @@ typedef struct outbox {
     pthread_t thread;
     relay *relay;
     retention retention;
+    bool begun; // it has had a session
     bool ok;
     po_err err;
 } outbox;
@@ -57,8 +59,11 @@ static struct {
     outbox all[MOST_OUTBOXES];
     size_t n;
     po_metric *pruned;
-    bool open; // `all` may be shown
-    pthread_mutex_t lock;
+    bool open;             // `all` may be shown
+    pthread_mutex_t lock;  // open, and begun of all
+    po_registry *registry; // for asking whether they are there, apart from those at work
+    rd_kafka_t *brokers;
+    po_need *need_registry, *need_brokers;
 } self = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static void declare_metrics(void) {
@@ -108,6 +113,59 @@ static bool check(const po_config *config, po_err *err) {
     char *names[MOST_OUTBOXES];
     size_t n;
     return split(text, names, &n, err);
+}
+
+// --- What it needs
+
+static bool ask_registry(void *registry, po_err *err) {
+    return po_registry_ask(registry, err);
+}
+
+static bool ask_brokers(void *kafka, po_err *err) {
+    return po_kafka_ask(kafka, err);
+}
+
+// A producer that sends nothing.
+static bool open_needs(po_err *err) {
+    const relay_options *o = &self.options;
+    static const po_kafka_setting none[] = {{0}};
+    rd_kafka_conf_t *conf = NULL;
+    if (!po_registry_open(o->registry_url, &self.registry, err) ||
+        !po_kafka_conf(o->brokers, "payonce-relay-watch", none, o->kafka_extra, &conf, err) ||
+        !po_kafka_open(RD_KAFKA_PRODUCER, &conf, &self.brokers, err))
+        return false;
+    self.need_registry = po_need_new("registry", ask_registry, self.registry);
+    self.need_brokers = po_need_new("kafka", ask_brokers, self.brokers);
+    po_need_demand(self.need_registry, false); // as long as it stands by
+    po_need_demand(self.need_brokers, false);
+    return true;
+}
+
+static void close_needs(void) {
+    po_need_end(self.need_registry);
+    po_need_end(self.need_brokers);
+    po_registry_close(&self.registry);
+    if (self.brokers)
+        rd_kafka_destroy(self.brokers);
+}
+
+// Ready once each outbox has had its session. While all stand by, that asks for neither brokers nor
+// registry.
+static void on_role(const char *name, bool active) {
+    bool all = true;
+    if (active) {
+        po_need_demand(self.need_registry, true);
+        po_need_demand(self.need_brokers, true);
+    }
+    pthread_mutex_lock(&self.lock);
+    for (size_t i = 0; i < self.n; i++) {
+        outbox *one = &self.all[i];
+        one->begun = one->begun || strcmp(one->retention.outbox, name) == 0;
+        all = all && one->begun;
+    }
+    pthread_mutex_unlock(&self.lock);
+    if (all)
+        po_ready_set(true);
 }
 
 // --- Threads
@@ -166,6 +224,7 @@ static void fill_options(const po_config *config) {
         .holder = self.holder,
         .look_limit = (int32_t)po_config_int(config, "RELAY_LOOK_LIMIT"),
         .overlap_us = po_config_int(config, "RELAY_OVERLAP") * 1000,
+        .on_role = on_role,
     };
 }
 
@@ -199,7 +258,6 @@ static bool run_all(po_err *err) {
     for (size_t i = 0; i < self.n; i++)
         if (pthread_create(&self.all[i].thread, NULL, publish, &self.all[i]) != 0)
             abort();
-    po_ready_set(true); // a standby is ready too
     bool ok = true;
     for (size_t i = 0; i < self.n; i++) {
         pthread_join(self.all[i].thread, NULL);
@@ -218,10 +276,11 @@ static bool run(const po_config *config, po_err *err) {
     if (!split(text, names, &n, err))
         return false;
     fill_options(config);
-    bool ok = open_all(config, names, n, err);
+    bool ok = open_all(config, names, n, err) && open_needs(err);
     set_open(ok);
     ok = ok && run_all(err);
     set_open(false);
+    close_needs();
     for (size_t i = 0; i < self.n; i++)
         relay_close(&self.all[i].relay);
     return ok;

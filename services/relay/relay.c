@@ -238,6 +238,8 @@ static bool stand_by(relay *r, po_err *err) {
     for (bool told = false; !po_stopping(); told = true) {
         if (!cursor_take(&r->cursor, r->source.pg, &r->mine, err))
             return false;
+        if (r->mine || !told)
+            r->options->on_role(r->outbox, r->mine);
         if (r->mine)
             return true;
         if (!told)

@@ -13,6 +13,9 @@ typedef struct relay_options {
     const char *holder; // who we are, for people
     int32_t look_limit; // rows
     int64_t overlap_us;
+    // Called on the relay's thread when it learns whether it holds the lease: first as soon as it
+    // has had a session with its outbox.
+    void (*on_role)(const char *outbox, bool active);
 } relay_options;
 
 void relay_declare_metrics(void);
