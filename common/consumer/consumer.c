@@ -164,10 +164,6 @@ static int64_t prune(po_batch *batch, int64_t keep_ms) {
     return po_mono_ms() + (more ? PRUNE_AGAIN_MS : PRUNE_EVERY_MS);
 }
 
-static bool ask_kafka(void *loop, po_err *err) {
-    return po_kafka_ask(po_loop_kafka(loop), err);
-}
-
 static bool ask_registry(void *registry, po_err *err) {
     return po_registry_ask(registry, err);
 }
@@ -182,7 +178,6 @@ static bool consume(const po_config *config, po_batch *batch, po_err *err) {
         !open_loop(config, topics, batch, beat, &loop, err))
         return false;
     show_loop(loop);
-    po_need *kafka = po_need_new("kafka", ask_kafka, loop);
     po_need *types = po_need_new("registry", ask_registry, registry);
     bool fine = check_window(config, loop, topics, beat, err) && po_loop_join(loop, err);
     po_ready_set(fine); // a member that gets no partition is ready too
@@ -195,7 +190,6 @@ static bool consume(const po_config *config, po_batch *batch, po_err *err) {
     po_beat_end(beat);
     show_loop(NULL);
     po_need_end(types);
-    po_need_end(kafka);
     po_loop_close(&loop);
     return fine;
 }

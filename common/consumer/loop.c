@@ -13,7 +13,9 @@
 
 #include "base/clock.h"
 #include "consumer/meter.h"
+#include "life/need.h"
 
+#include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
 
@@ -60,6 +62,8 @@ typedef struct lane {
 struct po_loop {
     po_loop_options options;
     rd_kafka_t *kafka;
+    po_need *brokers;
+    bool assigned; // a member that knows its lanes, perhaps none
     queue pending;
     bool paused; // all lanes, while waiting
     int attempt; // of the wait in progress
@@ -225,6 +229,7 @@ static void on_rebalance(rd_kafka_t *kafka, rd_kafka_resp_err_t code,
     po_loop *loop = opaque;
     bool assigned = code == RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS;
     bool lost = !assigned && rd_kafka_assignment_lost(kafka);
+    loop->assigned = assigned;
     if (assigned) {
         lanes_set(loop, list);
     } else {
@@ -311,10 +316,32 @@ static bool take_one(po_loop *loop, int timeout_ms) {
     return true;
 }
 
+static double age_of(const rd_kafka_message_t *message) {
+    rd_kafka_timestamp_type_t type;
+    int64_t at_ms = rd_kafka_message_timestamp(message, &type);
+    if (type == RD_KAFKA_TIMESTAMP_NOT_AVAILABLE)
+        return 0;
+    int64_t age_ms = po_now_us() / 1000 - at_ms;
+    return age_ms > 0 ? (double)age_ms / 1000 : 0;
+}
+
+// `latest`: what was or is being applied, or NULL. What a blocked lane holds is behind as well. With
+// nothing in hand, it is 0 only when we would have been told of more.
+static void show_lag(const po_loop *loop, const rd_kafka_message_t *latest) {
+    double age = latest ? age_of(latest) : 0;
+    for (size_t i = 0; i < loop->n_lanes; i++) {
+        const lane *one = &loop->lanes[i];
+        double held = one->blocked ? age_of(one->held.at[0]) : 0;
+        age = held > age ? held : age;
+    }
+    bool unknown = age <= 0 && (!loop->assigned || po_need_away(loop->brokers, NULL));
+    po_gauge(po_meter.lag, NULL, unknown ? NAN : age);
+}
+
 static void fill(po_loop *loop) {
     resume(loop);
     if (!take_one(loop, IDLE_MS)) {
-        po_gauge(po_meter.lag, NULL, 0);
+        show_lag(loop, NULL);
         return;
     }
     int64_t until = po_mono_ms() + LINGER_MS;
@@ -323,15 +350,6 @@ static void fill(po_loop *loop) {
         if (!take_one(loop, left > 0 ? (int)left : 0))
             break;
     }
-}
-
-static void show_lag(const rd_kafka_message_t *message) {
-    rd_kafka_timestamp_type_t type;
-    int64_t at_ms = rd_kafka_message_timestamp(message, &type);
-    if (type == RD_KAFKA_TIMESTAMP_NOT_AVAILABLE)
-        return;
-    int64_t age_ms = po_now_us() / 1000 - at_ms;
-    po_gauge(po_meter.lag, NULL, age_ms > 0 ? (double)age_ms / 1000 : 0);
 }
 
 // --- Applying messages
@@ -371,7 +389,7 @@ static void wait_over(po_loop *loop) {
 
 static void applied(po_loop *loop, size_t n) {
     store_offsets(loop, loop->pending.at, n);
-    show_lag(loop->pending.at[n - 1]);
+    show_lag(loop, loop->pending.at[n - 1]);
     queue_drop(&loop->pending, n);
     wait_over(loop);
     po_count(po_meter.batches, NULL, 1);
@@ -394,7 +412,7 @@ static void wait_noted(po_loop *loop, const po_err *err) {
     pthread_mutex_unlock(&loop->lock);
     po_gauge(po_meter.alarm, NULL, alarm);
     if (loop->pending.n)
-        show_lag(loop->pending.at[0]);
+        show_lag(loop, loop->pending.at[0]);
 }
 
 // One backoff. A revocation meanwhile drops what waits, which ends it.
@@ -519,9 +537,17 @@ static void drain(po_loop *loop) {
     }
 }
 
+// An idle member waits as well, once what it needs is away.
+static void show_waiting(void) {
+    po_need_state away;
+    bool any = po_needs_away(&away);
+    po_gauge(po_meter.waiting, NULL, any ? (double)(po_now_us() - away.away_since_us) / 1e6 : 0);
+}
+
 bool po_loop_turn(po_loop *loop, po_err *err) {
     if (loop->options.beat)
         po_beat_tick(loop->options.beat);
+    show_waiting();
     retry_blocked(loop);
     if (!loop->pending.n)
         fill(loop);
@@ -530,6 +556,10 @@ bool po_loop_turn(po_loop *loop, po_err *err) {
     if (loop->fatal && rd_kafka_fatal_error(loop->kafka, text, sizeof text))
         return po_fail(err, PO_RETRY, "_FATAL", "%s", text);
     return true;
+}
+
+static bool ask_brokers(void *kafka, po_err *err) {
+    return po_kafka_ask(kafka, err);
 }
 
 bool po_loop_open(const po_loop_options *options, rd_kafka_conf_t **conf, po_loop **ret_loop,
@@ -546,6 +576,8 @@ bool po_loop_open(const po_loop_options *options, rd_kafka_conf_t **conf, po_loo
         return false;
     }
     rd_kafka_poll_set_consumer(loop->kafka);
+    po_gauge(po_meter.lag, NULL, NAN);
+    loop->brokers = po_need_new("kafka", ask_brokers, loop->kafka);
     *ret_loop = loop;
     return true;
 }
@@ -593,6 +625,7 @@ void po_loop_close(po_loop **loop_ref) {
         return;
     *loop_ref = NULL;
     queue_done(&loop->pending);
+    po_need_end(loop->brokers);
     if (loop->kafka && !po_kafka_within(CLOSE_MS, end_client, loop))
         return; // what is left of it belongs to the library; the process ends anyway
     lanes_drop(loop);
@@ -623,9 +656,11 @@ json_t *po_loop_status(po_loop *loop) {
             json_object_set_new(row, "blocked", fault(&one->why, one->blocked_since_us));
         json_array_append_new(lanes, row);
     }
-    json_object_set_new(status, "waiting",
-                        loop->waiting_since_us ? fault(&loop->waiting_for, loop->waiting_since_us)
-                                               : json_null());
+    po_need_state away;
+    json_t *waiting = loop->waiting_since_us ? fault(&loop->waiting_for, loop->waiting_since_us)
+                      : po_needs_away(&away) ? fault(&away.why, away.away_since_us)
+                                             : json_null();
+    json_object_set_new(status, "waiting", waiting);
     char at[PO_RFC3339_SIZE];
     po_rfc3339(loop->last_commit_us, at);
     json_object_set_new(status, "last_commit_at",

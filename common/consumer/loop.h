@@ -23,7 +23,7 @@ typedef struct po_loop_options {
     po_beat *beat; // or NULL
 } po_loop_options;
 
-// `conf` is taken. The loop is used by one thread; only po_loop_status may come from others.
+// Makes a need of the brokers ("kafka", life/need.h). `conf` is taken. The loop is used by one thread; only po_loop_status may come from others.
 PO_MUST_CHECK bool po_loop_open(const po_loop_options *options, rd_kafka_conf_t **conf,
                                 po_loop **ret_loop, po_err *err);
 PO_MUST_CHECK bool po_loop_join(po_loop *loop, po_err *err); // subscribes; then turn

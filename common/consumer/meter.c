@@ -29,12 +29,17 @@ void po_meter_declare(void) {
                                 "read them: their events are lost to it.",
                                 NULL),
         .lag = po_metric_new(PO_GAUGE, "payonce_consumer_lag_seconds",
-                             "Age of the oldest message in hand; 0 when there is none.", NULL),
+                             "Age of the oldest message in hand, those behind a refused event "
+                             "included; 0 when there is none; NaN while that is not known: no "
+                             "assignment yet, or the brokers are away.",
+                             NULL),
         .blocked = po_metric_new(PO_GAUGE, "payonce_consumer_blocked_partitions",
                                  "Partitions that a refused event holds up.", NULL),
-        .waiting =
-            po_metric_new(PO_GAUGE, "payonce_consumer_waiting_seconds",
-                          "How long the consumer has been waiting for something it needs.", NULL),
+        .waiting = po_metric_new(
+            PO_GAUGE, "payonce_consumer_waiting_seconds",
+            "How long the consumer has been waiting for something it needs, also when "
+            "it has nothing to do.",
+            NULL),
         .alarm = po_metric_new(PO_GAUGE, "payonce_consumer_deployment_fault",
                                "1 while it waits for what only an operator mends.", NULL),
         .partitions = po_metric_new(PO_GAUGE, "payonce_consumer_partitions",

@@ -1,4 +1,4 @@
-// Needs are a short array that only grows. The thread takes the one whose time has come, asks it
+// Needs are a short array whose places are used again. The thread takes the one whose time has come, asks it
 // with the lock released, and writes down the answer; who ends a need waits for that.
 #include "life/need.h"
 #include "base/clock.h"
@@ -142,10 +142,17 @@ static void run_thread(void) {
 
 // --- Public
 
+static po_need *place(void) {
+    for (size_t i = 0; i < needs.n; i++)
+        if (needs.all[i].ended && needs.asking != &needs.all[i])
+            return &needs.all[i];
+    assert(needs.n < PO_NEEDS_MOST);
+    return &needs.all[needs.n++];
+}
+
 po_need *po_need_new(const char *name, po_need_ask ask, void *arg) {
     pthread_mutex_lock(&needs.lock);
-    assert(needs.n < PO_NEEDS_MOST);
-    po_need *need = &needs.all[needs.n++];
+    po_need *need = place();
     *need = (po_need){.ask = ask, .arg = arg, .state = {.name = name, .demanded = true}};
     show(need);
     run_thread();
@@ -176,7 +183,7 @@ bool po_needs_reached(const char **ret_name) {
     pthread_mutex_lock(&needs.lock);
     for (size_t i = 0; !missing && i < needs.n; i++) {
         const po_need_state *s = &needs.all[i].state;
-        if (s->demanded && !s->last_success_us)
+        if (s->demanded && !s->last_success_us && !needs.all[i].ended)
             missing = s->name;
     }
     pthread_mutex_unlock(&needs.lock);
@@ -198,9 +205,10 @@ bool po_need_away(po_need *need, po_need_state *ret) {
 
 size_t po_needs_list(po_need_state *ret, size_t most) {
     pthread_mutex_lock(&needs.lock);
-    size_t n = needs.n < most ? needs.n : most;
-    for (size_t i = 0; i < n; i++)
-        ret[i] = needs.all[i].state;
+    size_t n = 0;
+    for (size_t i = 0; i < needs.n && n < most; i++)
+        if (!needs.all[i].ended)
+            ret[n++] = needs.all[i].state;
     pthread_mutex_unlock(&needs.lock);
     return n;
 }

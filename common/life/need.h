@@ -19,8 +19,8 @@ typedef struct po_need po_need;
 typedef bool (*po_need_ask)(void *arg, po_err *err);
 
 // From now on `ask` is called; starts the thread with the first need. `name` is a constant, one word
-// ("database"), and label of the metric. The handle lives as long as the process. Readiness waits
-// for the need unless po_need_demand says otherwise.
+// ("database"), and label of the metric. The handle lives until po_need_end. Readiness waits for
+// the need unless po_need_demand says otherwise.
 po_need *po_need_new(const char *name, po_need_ask ask, void *arg);
 // Whether readiness waits for it: a relay that stands by needs no broker yet.
 void po_need_demand(po_need *need, bool demanded);

@@ -7,6 +7,7 @@
 #include "log/log.h"
 #include "metrics/metrics.h"
 #include <assert.h>
+#include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <time.h>
@@ -51,7 +52,8 @@ static void declare(void) {
     metrics.skipped =
         po_metric_new(PO_COUNTER, "payonce_work_skipped_total",
                       "Claims that ended without a record: the lease was lost.", "work");
-    metrics.due = po_metric_new(PO_GAUGE, "payonce_work_due", "Rows that are due.", "work");
+    metrics.due = po_metric_new(PO_GAUGE, "payonce_work_due",
+                                "Rows that are due; NaN while they cannot be counted.", "work");
     metrics.oldest = po_metric_new(PO_GAUGE, "payonce_work_oldest_due_seconds",
                                    "Age of the oldest due row; 0 when there is none.", "work");
     metrics.last_look = po_metric_new(PO_GAUGE, "payonce_work_last_look_timestamp_seconds",
@@ -61,6 +63,12 @@ static void declare(void) {
 void po_work_declare_metrics(void) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, declare);
+}
+
+// What cannot be counted is not 0.
+static void depth_unknown(const po_workers *w) {
+    po_gauge(metrics.due, w->work.name, NAN);
+    po_gauge(metrics.oldest, w->work.name, NAN);
 }
 
 static void sample_depth(po_workers *w, po_pg *pg) {
@@ -76,6 +84,7 @@ static void sample_depth(po_workers *w, po_pg *pg) {
         return;
     if (!po_pg_run(pg, &w->work.depth, NULL, &res, &err)) {
         po_log_err(level_of(&err), "depth of work unknown", &err, PO_TEXT("work", w->work.name));
+        depth_unknown(w);
         return;
     }
     po_gauge(metrics.due, w->work.name, (double)po_res_i64(res, 0, 0));
@@ -272,6 +281,7 @@ static void *work_loop(void *arg) {
         } else {
             if (failures == 0)
                 log_failure(w, &err);
+            depth_unknown(w);
             go_on = wait_due(w, po_backoff_ms(failures++, FAILED_MS, FAILED_CAP_MS), false);
         }
     }
@@ -295,6 +305,7 @@ bool po_work_start(const po_work *work, const po_pg_options *options, po_workers
     pthread_condattr_destroy(&attr);
     pthread_mutex_init(&w->lock, NULL);
     po_work_declare_metrics();
+    depth_unknown(w);
     po_count(metrics.done, work->name, 0); // shown from the start
     po_count(metrics.later, work->name, 0);
     po_count(metrics.skipped, work->name, 0);

@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "log/log.h"
 #include "metrics/metrics.h"
+#include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
 
@@ -204,9 +205,19 @@ static struct { _Atomic int64_t waiting, unmatched, oldest_ms, counted_us; } ove
 
 static po_metric *m_waiting, *m_unmatched, *m_oldest;
 
+// What cannot be counted is not 0.
+static void count_unknown(void) {
+    overview.counted_us = 0;
+    po_gauge(m_waiting, NULL, NAN);
+    po_gauge(m_unmatched, NULL, NAN);
+    po_gauge(m_oldest, NULL, NAN);
+}
+
 void undecided_declare_metrics(void) {
     m_waiting = po_metric_new(PO_GAUGE, "payonce_ingest_undecided_events",
-                              "Recorded events that wait to be decided, up to " COUNTED ".", NULL);
+                              "Recorded events that wait to be decided, up to " COUNTED
+                              "; NaN while they cannot be counted.",
+                              NULL);
     m_oldest = po_metric_new(
         PO_GAUGE, "payonce_ingest_undecided_oldest_seconds",
         "Age of the oldest event that waits to be decided; 0 when there is none.", NULL);
@@ -215,16 +226,23 @@ void undecided_declare_metrics(void) {
                                 "72 h: kept, still woken by "
                                 "their references. Up to " COUNTED ".",
                                 NULL);
+    count_unknown();
+}
+
+static json_t *count_or_null(int64_t counted_us, int64_t count) {
+    return counted_us ? json_integer(count) : json_null();
 }
 
 json_t *undecided_status(void) {
     char at[PO_RFC3339_SIZE] = "";
-    if (overview.counted_us) {
-        po_rfc3339(overview.counted_us, at);
+    int64_t counted_us = overview.counted_us;
+    if (counted_us) {
+        po_rfc3339(counted_us, at);
     }
-    return json_pack("{s:{s:I, s:I, s:I, s:s}}", "undecided", "waiting",
-                     (json_int_t)overview.waiting, "oldest_ms", (json_int_t)overview.oldest_ms,
-                     "unmatched", (json_int_t)overview.unmatched, "counted_at", at);
+    return json_pack("{s:{s:o, s:o, s:o, s:s}}", "undecided", "waiting",
+                     count_or_null(counted_us, overview.waiting), "oldest_ms",
+                     count_or_null(counted_us, overview.oldest_ms), "unmatched",
+                     count_or_null(counted_us, overview.unmatched), "counted_at", at);
 }
 
 static bool count_waiting(sweep *s, po_pg *pg, po_err *err) {
@@ -308,6 +326,7 @@ typedef struct sweep_job {
     const char *name;
     int64_t every_ms, next_ms;
     bool (*run)(sweep *s, po_pg *pg, po_err *err);
+    void (*failed)(void); // NULL: nothing is to be said of it
 } sweep_job;
 
 static void run_job(sweep *s, sweep_job *job, po_pg **pg) {
@@ -323,12 +342,16 @@ static void run_job(sweep *s, sweep_job *job, po_pg **pg) {
     if ((!*pg && !po_pg_open(&s->pg, pg, &err)) || !job->run(s, *pg, &err)) {
         po_log_err(PO_WARN, "sweep put off", &err, PO_TEXT("job", job->name));
         po_pg_close(pg);
+        if (job->failed) {
+            job->failed();
+        }
     }
 }
 
 static void *sweep_main(void *arg) {
     sweep *s = arg;
-    sweep_job jobs[] = {{"expiry", SWEEP_MS, 0, expire}, {"counts", COUNT_MS, 0, count_waiting}};
+    sweep_job jobs[] = {{"expiry", SWEEP_MS, 0, expire, NULL},
+                        {"counts", COUNT_MS, 0, count_waiting, count_unknown}};
     po_pg *pg = NULL;
     while (!s->stop && po_life_wait(SWEEP_MS)) {
         for (size_t i = 0; i < sizeof jobs / sizeof *jobs; i++) {

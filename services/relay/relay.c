@@ -11,6 +11,7 @@
 #include "log/log.h"
 #include "metrics/metrics.h"
 
+#include <math.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -29,6 +30,7 @@ enum {
     BACKOFF_CAP_MS = 5000,
     DRAIN_MS = 4000,
     BEAT_LIMIT_MS = 60000,
+    UNKNOWN = -1,
 };
 
 typedef struct shown { // what other threads see
@@ -76,8 +78,10 @@ void relay_declare_metrics(void) {
         gauge("payonce_relay_unfinished_rows", "Rows read and not yet acknowledged.");
     metrics.waiting =
         gauge("payonce_relay_waiting_rows", "Rows that wait behind another row of their key.");
-    metrics.oldest = gauge("payonce_relay_oldest_unfinished_seconds",
-                           "Since when the oldest of them has been known.");
+    metrics.oldest =
+        gauge("payonce_relay_oldest_unfinished_seconds",
+              "Since when the oldest of them has been known; NaN without a session with "
+              "the outbox, and while another relay is active.");
     metrics.gaps = gauge("payonce_relay_gaps", "Ranges of ids that may still appear.");
     metrics.refused =
         gauge("payonce_relay_refused_rows", "Rows that Kafka does not take; each blocks its key.");
@@ -156,7 +160,8 @@ static void show(relay *r, int64_t now_ms) {
                .floor = r->cursor.floor,
                .counts = heads_count(r->heads)};
     keys_each(heads_keys(r->heads), find_oldest, &oldest);
-    s.oldest_ms = now_ms - oldest;
+    // What was not read is not known: without a session, or while another relay is active.
+    s.oldest_ms = s.active && s.connected ? now_ms - oldest : UNKNOWN;
     if (r->gaps) {
         s.high = gaps_high(r->gaps);
         s.gaps = gaps_ranges(r->gaps, &lo, &hi);
@@ -166,7 +171,7 @@ static void show(relay *r, int64_t now_ms) {
     po_gauge(metrics.gaps, r->outbox, (double)s.gaps);
     po_gauge(metrics.unfinished, r->outbox, (double)s.counts.unfinished);
     po_gauge(metrics.waiting, r->outbox, (double)s.counts.waiting);
-    po_gauge(metrics.oldest, r->outbox, (double)s.oldest_ms / 1e3);
+    po_gauge(metrics.oldest, r->outbox, s.oldest_ms == UNKNOWN ? NAN : (double)s.oldest_ms / 1e3);
     po_gauge(metrics.refused, r->outbox, (double)s.counts.refused);
     po_gauge(metrics.held, r->outbox, (double)s.counts.held);
     pthread_mutex_lock(&r->lock);
@@ -379,6 +384,7 @@ bool relay_open(const relay_options *options, const char *outbox, relay **ret_re
                          .lease_ms = LEASE_MS,
                          .overlap_us = options->overlap_us};
     r->arena = po_arena_new();
+    r->shown.oldest_ms = UNKNOWN;
     pthread_mutex_init(&r->lock, NULL);
     heads_options heads = {.outbox = outbox,
                            .brokers = options->brokers,
@@ -421,13 +427,14 @@ static shown shown_now(relay *r) {
 
 json_t *relay_status(relay *r) {
     shown s = shown_now(r);
-    return json_pack("{s:s, s:b, s:b, s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "outbox",
+    return json_pack("{s:s, s:b, s:b, s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o}", "outbox",
                      r->outbox, "active", s.active, "connected", s.connected, "stopped",
                      s.counts.stopped, "epoch", (json_int_t)s.epoch, "floor", (json_int_t)s.floor,
                      "high", (json_int_t)s.high, "gaps", (json_int_t)s.gaps, "unfinished",
                      (json_int_t)s.counts.unfinished, "waiting", (json_int_t)s.counts.waiting,
                      "refused", (json_int_t)s.counts.refused, "schemas_waiting",
-                     (json_int_t)s.counts.schemas_waiting, "oldest_ms", (json_int_t)s.oldest_ms);
+                     (json_int_t)s.counts.schemas_waiting, "oldest_ms",
+                     s.oldest_ms == UNKNOWN ? json_null() : json_integer(s.oldest_ms));
 }
 
 bool relay_active(relay *r) {

@@ -1,5 +1,7 @@
 """What a running program says of itself: probes (FAULTS 62), status (FAULTS 63)."""
 
+import math
+import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -8,10 +10,13 @@ import psycopg
 import pytest
 
 import process
+from broker_link import BrokerLink
 from conftest import Services
 from outboxes import Outbox
 from service import Service
+from link import Pair
 from stack import Postgres, Stack
+from topic import PAYMENTS, Topic, in_partition
 from wait import until
 
 WAITING = "waiting for a dependency"
@@ -133,4 +138,101 @@ def test_faults_62_a_program_that_has_started_stays_ready_without_what_all_repli
         assert one.admin_get("/readyz").status == 200 and one.admin_get("/healthz").status == 200
         assert one.log_lines(WAITING)[-1]["reached_before"] is True
     finally:
+        own.stop("immediate")
+
+
+# --- FAULTS 63: status hides trouble
+
+class CutLink(BrokerLink):
+    """A link to Kafka that can be cut: every connection ends, and none is made again."""
+
+    def __init__(self, port: int) -> None:
+        self._ends: list[socket.socket] = []
+        super().__init__(port)
+
+    def pair(self, client: socket.socket, server: socket.socket) -> Pair:
+        self._ends += [client, server]
+        return super().pair(client, server)
+
+    def cut(self) -> None:
+        self.__exit__(None, None, None)
+        for one in self._ends:
+            try:
+                one.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass  # ended before
+
+
+def waiting(one: Service) -> dict | None:
+    return one.status()["waiting"]
+
+
+def last_success(one: Service, name: str) -> float:
+    return one.metric("payonce_dependency_last_success_timestamp_seconds", dependency=name)
+
+
+LAG, WAITS = "payonce_consumer_lag_seconds", "payonce_consumer_waiting_seconds"
+
+
+def test_faults_63_an_idle_consumer_without_brokers_waits_and_knows_no_lag(services: Services, stack: Stack) -> None:
+    with CutLink(stack.kafka.port) as link:
+        one = services.start("loyalty", env={"PAYONCE_KAFKA_BROKERS": link.brokers})
+        until(lambda: one.metric(LAG) == 0, what="nothing is behind")
+        assert waiting(one) is None and one.metric(WAITS) == 0
+        link.cut()
+        waits = until(lambda: waiting(one), what="it says that it waits")
+        assert waits["since"] and waits["error"]
+        until(lambda: math.isnan(one.metric(LAG)), what="what is not known is not 0")
+        until(lambda: one.metric(WAITS) > 1, what="the wait is counted")
+        before = last_success(one, "kafka")
+        assert 0 < before < time.time() and last_success(one, "database") > before - 60
+        assert dependency(one, "kafka")["last_success_age_seconds"] > 0
+        until(lambda: last_success(one, "database") > before + 1, what="what is there is still asked")
+        assert last_success(one, "kafka") == before and one.admin_get("/readyz").status == 200
+
+
+def test_faults_63_a_blocked_partition_is_lag(services: Services, stack: Stack, topic: Topic, tag: str) -> None:
+    partition = 1
+    end = stack.kafka.ends(PAYMENTS)[partition]
+    order = topic.order(in_partition(f"{tag}-", partition))
+    one = services.start("loyalty")
+    order.says("qualified", received=-1)
+    topic.flush()
+    try:
+        until(lambda: one.metric("payonce_consumer_blocked_partitions") == 1, what="it is refused")
+        first = until(lambda: one.metric(LAG) > 0 and one.metric(LAG), what="what is held up is behind")
+        until(lambda: one.metric(LAG) > first + 2, what="and ever more so")
+    finally:
+        assert one.term() == 0
+        topic.drop_before({partition: end + 1})
+
+
+def test_faults_63_idle_programs_notice_that_their_database_is_gone(services: Services, stack: Stack, tag: str) -> None:
+    own = Postgres(stack.scratch, name=f"pg-{tag}").start()
+    try:
+        with own.connect(dbname="postgres") as conn:
+            conn.execute("CREATE DATABASE payonce")
+        for name in ("ingest", "relay", "loyalty"):
+            stack.migrate(name, own)
+            services.make(name, {"PAYONCE_DSN": own.dsn(f"payonce_{name}")}).start()
+        for one in services:
+            one.wait_ready()
+        own.stop()
+        for one in services:
+            until(lambda one=one: dependency(one, "database")["away_since"], what=f"{one.label} notices")
+            assert one.admin_get("/readyz").status == 200, one.label
+        assert waiting(services["loyalty"])
+        relay, ingest = services["relay"], services["ingest"]
+        until(lambda: relay.status()["outboxes"][0]["oldest_ms"] is None, what="what the relay does not see is not 0")
+        until(lambda: ingest.status()["undecided"]["waiting"] is None, what="what ingest cannot count is not 0")
+        assert math.isnan(ingest.metric("payonce_ingest_undecided_events"))
+        until(lambda: math.isnan(ingest.metric("payonce_work_due")), what="nor what is due")
+        own.start()
+        for one in services:
+            until(lambda one=one: not dependency(one, "database")["away_since"], what=f"{one.label} has it back")
+            assert one.log_lines("dependency reached")
+        until(lambda: waiting(services["loyalty"]) is None, what="nothing is waited for")
+    finally:
+        for one in services:
+            one.term()
         own.stop("immediate")
