@@ -10,6 +10,9 @@
 // of a body, so a body that turns out too large is read on, unkept and up to a bound, and answered
 // at its end.
 //
+// The library's daemons run on loops of ours (loop.c), and who may stay connected is the door's
+// business (door.c).
+//
 // Closing waits for the answers that are under way: `serving` counts requests from their dispatch
 // to the moment their last byte was handed to the kernel, `owed` those a handler has not answered.
 #include "http/http.h"
@@ -17,6 +20,7 @@
 #include "http/body.h"
 #include "http/door.h"
 #include "http/edge.h"
+#include "http/loop.h"
 #include "http/route.h"
 #include "json/json.h"
 #include "log/log.h"
@@ -35,18 +39,18 @@
 #include <unistd.h>
 
 enum {
-    CLOSE_GRACE_S = 2,    // beyond the idle time-out, which ends an answer that nobody reads
-    REQUEST_TIMEOUTS = 3, // a request that trickles in has this many idle time-outs in all
+    CLOSE_GRACE_S = 2, // beyond the request time-out
+    PATIENCE = 3,      // a request that trickles in has this many request time-outs in all
     DRAIN_LIMITS =
         2, // of a body over the limit, this many times the limit is read before we hang up
     RETRY_AFTER_S = 1,
 };
 
 struct po_http {
-    po_http_options options;     // defaults filled in
-    struct MHD_Daemon **daemons; // one a thread
-    unsigned n_daemons;
-    unsigned next; // daemon to be given a connection; the door's thread only
+    po_http_options options; // defaults filled in
+    loop *loops;             // one a thread
+    unsigned n_loops;
+    unsigned next; // loop to be given a connection; the door's thread only
     door *door;
     int listen_fd;
     int port;
@@ -60,6 +64,7 @@ typedef enum request_state { READING, RUNNING, SUSPENDED, ANSWERED } request_sta
 
 struct po_request {
     po_http *http;
+    loop *loop;
     struct MHD_Connection *connection;
     request_state state;
     match match;
@@ -68,7 +73,7 @@ struct po_request {
     struct timespec began;
     struct MHD_Response *answer;
     unsigned status;
-    bool has_body, hang_up;
+    bool has_body, hang_up, authorized;
     po_arena *arena; // made when first asked for
 };
 
@@ -97,6 +102,7 @@ static void declare_metrics(void) {
 
 void po_http_metrics(void) {
     pthread_once(&metrics.once, declare_metrics);
+    door_metrics();
 }
 
 static double seconds_since(const struct timespec *then) {
@@ -170,9 +176,11 @@ static void answer(po_request *r, unsigned status, struct MHD_Response *response
         http->serving++;
     else
         http->owed--;
-    if (was == SUSPENDED)
+    if (was == SUSPENDED) {
         MHD_resume_connection(r->connection);
-    pthread_mutex_unlock(&http->lock); // from here on the request may be gone
+        loop_wake(r->loop);
+    }
+    pthread_mutex_unlock(&http->lock); // from here on the request, and its loop, may be gone
 }
 
 static void add_header(struct MHD_Response *response, const char *name, const char *value) {
@@ -247,8 +255,10 @@ bool po_request_authorized(po_request *r, const char *token) {
     unsigned count;
     po_str value = po_request_header(r, "Authorization", &count);
     if (token[0] && count == 1 && value.n > SCHEME && strncasecmp(value.p, scheme, SCHEME) == 0 &&
-        same_secret((po_str){value.p + SCHEME, value.n - SCHEME}, po_s(token)))
+        same_secret((po_str){value.p + SCHEME, value.n - SCHEME}, po_s(token))) {
+        r->authorized = true;
         return true;
+    }
     struct MHD_Response *response = error_response("unauthorized", "a bearer token is needed");
     add_header(response, "WWW-Authenticate", "Bearer");
     answer(r, MHD_HTTP_UNAUTHORIZED, response);
@@ -261,10 +271,20 @@ static caller *caller_of(struct MHD_Connection *connection) {
     return MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT)->socket_context;
 }
 
+// A refusal that anybody can have is no reason to keep a connection, and no proof of good will.
+static bool is_wanted(const po_request *r) {
+    return r->status < MHD_HTTP_BAD_REQUEST || r->authorized;
+}
+
+static bool wears_out(const po_request *r) {
+    return !is_wanted(r) && r->status < MHD_HTTP_INTERNAL_SERVER_ERROR &&
+           !caller_is_welcome(caller_of(r->connection));
+}
+
 static enum MHD_Result queue_answer(po_request *r) {
-    caller_paid(caller_of(r->connection));
+    caller_answered(caller_of(r->connection), is_wanted(r));
     pthread_mutex_lock(&r->http->lock); // also waits until the answering thread has let go
-    bool hang_up = r->hang_up || r->http->quiet;
+    bool hang_up = r->hang_up || r->http->quiet || wears_out(r);
     pthread_mutex_unlock(&r->http->lock);
     if (hang_up)
         add_header(r->answer, "Connection", "close");
@@ -288,11 +308,12 @@ static void judge_head(po_request *r, const char *method, const char *url, const
             r->match.segments[i] = route_unescape(po_request_arena(r), r->match.segments[i]);
 }
 
-static po_request *request_new(po_http *http, struct MHD_Connection *connection) {
+static po_request *request_new(loop *loop, struct MHD_Connection *connection) {
     po_request *r = calloc(1, sizeof *r);
     if (!r)
         abort();
-    r->http = http;
+    r->loop = loop;
+    r->http = loop->owner;
     r->connection = connection;
     clock_gettime(CLOCK_MONOTONIC, &r->began);
     return r;
@@ -355,6 +376,7 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *connection, 
     po_request *r = *request;
     if (!r) {
         *request = r = request_new(cls, connection);
+        caller_speaks(caller_of(connection));
         judge_head(r, method, url, version);
         // Answered now, the body is left unread and the connection closes; without a body it can go
         // on.
@@ -370,7 +392,7 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *connection, 
 
 static void on_completed(void *cls, struct MHD_Connection *connection, void **request,
                          enum MHD_RequestTerminationCode how) {
-    po_http *http = cls;
+    po_http *http = ((loop *)cls)->owner;
     po_request *r = *request;
     if (!r)
         return;
@@ -396,16 +418,13 @@ static void on_completed(void *cls, struct MHD_Connection *connection, void **re
 
 static void on_connection(void *cls, struct MHD_Connection *connection, void **context,
                           enum MHD_ConnectionNotificationCode what) {
-    po_http *http = cls;
-    if (what == MHD_CONNECTION_NOTIFY_STARTED) {
-        *context = caller_new(
-            http->door,
-            MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd);
-    } else {
-        caller *gone = *context;
-        caller_free(&gone);
-        *context = NULL;
-    }
+    (void)connection;
+    caller *c = what == MHD_CONNECTION_NOTIFY_STARTED ? loop_arrived(cls) : *context;
+    if (what == MHD_CONNECTION_NOTIFY_STARTED)
+        caller_enters(c);
+    else
+        caller_free(&c);
+    *context = c;
 }
 
 // ---- the listener ----
@@ -480,7 +499,7 @@ static size_t keep_escapes(void *cls, struct MHD_Connection *connection, char *t
 
 __attribute__((format(printf, 2, 0))) static void log_debug(void *cls, const char *fmt,
                                                             va_list args) {
-    po_http *http = cls;
+    po_http *http = ((loop *)cls)->owner;
     char text[256];
     vsnprintf(text, sizeof text, fmt, args);
     text[strcspn(text, "\n")] = '\0';
@@ -488,29 +507,31 @@ __attribute__((format(printf, 2, 0))) static void log_debug(void *cls, const cha
            PO_TEXT("text", text));
 }
 
-static bool start_daemons(po_http *http, po_err *err) {
+static bool start_loop(po_http *http, loop *loop, po_err *err) {
     const po_http_options *o = &http->options;
-    for (; http->n_daemons < o->threads; http->n_daemons++) {
-        struct MHD_Daemon *daemon = MHD_start_daemon(
-            MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_NO_LISTEN_SOCKET |
-                MHD_USE_ERROR_LOG,
-            0, NULL, NULL, on_request, http, MHD_OPTION_EXTERNAL_LOGGER, log_debug, http,
-            MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_UNESCAPE_CALLBACK, keep_escapes, NULL,
-            MHD_OPTION_CONNECTION_TIMEOUT, o->idle_timeout_s, MHD_OPTION_CONNECTION_LIMIT,
-            o->max_connections, MHD_OPTION_NOTIFY_COMPLETED, on_completed, http,
-            MHD_OPTION_NOTIFY_CONNECTION, on_connection, http, MHD_OPTION_END);
-        if (!daemon)
-            return po_fail(err, PO_RETRY, "listen", "starting the HTTP threads on %s: %s",
-                           o->listen, strerror(errno));
-        http->daemons[http->n_daemons] = daemon;
-    }
+    struct MHD_Daemon *daemon = MHD_start_daemon(
+        MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_NO_LISTEN_SOCKET | MHD_USE_ERROR_LOG, 0,
+        NULL, NULL, on_request, loop, MHD_OPTION_EXTERNAL_LOGGER, log_debug, loop,
+        MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_UNESCAPE_CALLBACK, keep_escapes, NULL,
+        MHD_OPTION_CONNECTION_LIMIT, o->max_connections, MHD_OPTION_NOTIFY_COMPLETED, on_completed,
+        loop, MHD_OPTION_NOTIFY_CONNECTION, on_connection, loop, MHD_OPTION_END);
+    if (!daemon)
+        return po_fail(err, PO_RETRY, "listen", "starting the HTTP threads on %s: %s", o->listen,
+                       strerror(errno));
+    loop_start(loop, daemon, o->name);
     return true;
 }
 
-static bool take_connection(int fd, const struct sockaddr *address, socklen_t size, void *arg) {
+static bool start_loops(po_http *http, po_err *err) {
+    for (unsigned i = 0; i < http->n_loops; i++)
+        if (!start_loop(http, &http->loops[i], err))
+            return false;
+    return true;
+}
+
+static void take_connection(caller *caller, void *arg) {
     po_http *http = arg;
-    struct MHD_Daemon *daemon = http->daemons[http->next++ % http->n_daemons];
-    return MHD_add_connection(daemon, fd, address, size) == MHD_YES;
+    loop_take(&http->loops[http->next++ % http->n_loops], caller);
 }
 
 // What callers may hold open leaves room for another listener and for all else the process opens.
@@ -530,12 +551,15 @@ static po_http *http_new(const po_http_options *options) {
     o->threads = o->threads ? o->threads : 2;
     o->body_limit = o->body_limit ? o->body_limit : 1 << 20;
     o->memory_limit = o->memory_limit ? o->memory_limit : 64 << 20;
-    o->idle_timeout_s = o->idle_timeout_s ? o->idle_timeout_s : 10;
+    o->request_timeout_s = o->request_timeout_s ? o->request_timeout_s : 10;
+    o->idle_timeout_s = o->idle_timeout_s ? o->idle_timeout_s : 75;
     o->max_connections = most_connections(o->max_connections ? o->max_connections : 4096);
     http->listen_fd = -1;
-    http->daemons = calloc(o->threads, sizeof *http->daemons);
-    if (!http->daemons)
+    http->loops = calloc(o->threads, sizeof *http->loops);
+    if (!http->loops)
         abort();
+    while (http->n_loops < o->threads)
+        loop_init(&http->loops[http->n_loops++], http);
     pthread_mutex_init(&http->lock, NULL);
     pthread_condattr_t attributes;
     pthread_condattr_init(&attributes);
@@ -546,9 +570,9 @@ static po_http *http_new(const po_http_options *options) {
 }
 
 static void http_free(po_http *http) {
-    for (unsigned i = 0; i < http->n_daemons; i++)
-        MHD_stop_daemon(http->daemons[i]);
-    free(http->daemons);
+    for (unsigned i = 0; i < http->n_loops; i++)
+        loop_done(&http->loops[i]);
+    free(http->loops);
     door_free(&http->door);
     if (http->listen_fd >= 0)
         close(http->listen_fd);
@@ -560,17 +584,20 @@ static void http_free(po_http *http) {
 bool po_http_open(const po_http_options *options, po_http **ret_http, po_err *err) {
     po_http_metrics();
     po_http *http = http_new(options);
-    if (!open_socket(options->listen, &http->listen_fd, err) || !start_daemons(http, err)) {
+    if (!open_socket(options->listen, &http->listen_fd, err) || !start_loops(http, err)) {
         http_free(http);
         return false;
     }
     const po_http_options *o = &http->options;
-    http->door = door_new(
-        &(door_options){.listen_fd = http->listen_fd,
-                        .most = o->max_connections,
-                        .patience_ms = (int64_t)o->idle_timeout_s * REQUEST_TIMEOUTS * 1000,
-                        .take = take_connection,
-                        .arg = http});
+    http->door =
+        door_new(&(door_options){.listen_fd = http->listen_fd,
+                                 .most = o->max_connections,
+                                 .most_of_one = o->max_per_address,
+                                 .request_ms = (int64_t)o->request_timeout_s * 1000,
+                                 .patience_ms = (int64_t)o->request_timeout_s * PATIENCE * 1000,
+                                 .idle_ms = (int64_t)o->idle_timeout_s * 1000,
+                                 .take = take_connection,
+                                 .arg = http});
     http->port = port_of(http->listen_fd);
     po_log(PO_INFO, "listening", PO_TEXT("listener", http->options.name),
            PO_INT("port", http->port));
@@ -594,7 +621,7 @@ void po_http_quiesce(po_http *http) {
 static void wait_until_served(po_http *http) {
     struct timespec until;
     clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_sec += http->options.idle_timeout_s + CLOSE_GRACE_S;
+    until.tv_sec += http->options.request_timeout_s + CLOSE_GRACE_S;
     pthread_mutex_lock(&http->lock);
     http->closing = true;
     while (http->serving && pthread_cond_timedwait(&http->quieter, &http->lock, &until) == 0)

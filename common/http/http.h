@@ -1,9 +1,12 @@
-// An HTTP/1.1 server on libmicrohttpd: a few epoll threads, whole bodies up to a limit, answers now
-// or later (the connection is suspended meanwhile, no thread waits). Handlers run on those
-// threads. The edge (docs/http-edge.md): TE together with CL, a second differing Content-Length, a
+// An HTTP/1.1 server on libmicrohttpd: a few threads, whole bodies up to a limit, answers now or
+// later (the connection is suspended meanwhile, no thread waits). Handlers run on those threads.
+// The edge (docs/http-edge.md): TE together with CL, a second differing Content-Length, a
 // Transfer-Encoding other than chunked, a malformed header → 400 and close; a Content-Encoding
-// other than identity → 415; body over the limit → 413; headers over 32 KiB → 431; no byte for
-// idle_timeout, or a request slower than three of them → closed. Keep-alive and pipelining work.
+// other than identity → 415; body over the limit → 413; headers over 32 KiB → 431; a request that
+// falls silent for request_timeout, or takes three of them → closed. Keep-alive and pipelining
+// work; a connection that idles is closed after idle_timeout. At the limit of connections the one
+// that is wanted least gives way to a new one (docs/operations.md). A 4xx ends the connection,
+// unless its request was authorized or the connection had another answer within idle_timeout.
 #pragma once
 #include "base/arena.h"
 #include "base/str.h"
@@ -21,15 +24,18 @@ typedef struct po_http_route {
                  // 405 + Allow
 
 typedef struct po_http_options {
-    const char *name;   // "http", "admin": field of the "listening" log line and metric label
+    const char *name;   // "http", "admin": field of the "listening" log line, metric label and name
+                        // of the threads' beats; must outlive the process
     const char *listen; // "127.0.0.1:8080", "[::]:0"; port 0 = chosen, and logged:
                         // {"msg":"listening","listener":name,"port":N}
     const po_http_route *routes;
-    unsigned threads;         // 0 = 2
-    size_t body_limit;        // bytes per request; 0 = 1 MiB
-    size_t memory_limit;      // bodies held in the process; beyond it 503; 0 = 64 MiB
-    unsigned idle_timeout_s;  // 0 = 10
-    unsigned max_connections; // 0 = 4096; never more than a third of the files we may open
+    unsigned threads;           // 0 = 2
+    size_t body_limit;          // bytes per request; 0 = 1 MiB
+    size_t memory_limit;        // bodies held in the process; beyond it 503; 0 = 64 MiB
+    unsigned request_timeout_s; // silence within a request (the first: from its connection); 0 = 10
+    unsigned idle_timeout_s;    // from an answer to the next request's first byte; 0 = 75
+    unsigned max_connections;   // 0 = 4096; never more than a third of the files we may open
+    unsigned max_per_address;   // of one IPv4 address or IPv6 /64; 0 = no bound (behind a proxy)
 } po_http_options;
 
 PO_MUST_CHECK bool po_http_open(const po_http_options *options, po_http **ret_http, po_err *err);
@@ -39,7 +45,7 @@ void po_http_metrics(void);
 int po_http_port(const po_http *http);
 // Stop accepting; open connections go on, answers say Connection: close. May be called twice.
 void po_http_quiesce(po_http *http);
-// Quiesces, sends the answers that are under way (at most idle_timeout + 2 s) and ends. Every
+// Quiesces, sends the answers that are under way (at most request_timeout + 2 s) and ends. Every
 // suspended request must have been answered before; requests that come in meanwhile get 503.
 void po_http_close(po_http **http);
 
