@@ -9,6 +9,7 @@ typedef struct verdict {
     const char *code, *message;
 } verdict;
 
-// `ret_has_body`: a body follows, by whatever framing.
-verdict edge_judge(struct MHD_Connection *connection, const char *version, size_t body_limit,
-                   bool *ret_has_body);
+// `method` and `version` are those that the library hands to the first call for a request, which is
+// where this belongs. `ret_has_body`: a body follows, by whatever framing.
+verdict edge_judge(struct MHD_Connection *connection, const char *method, const char *version,
+                   size_t body_limit, bool *ret_has_body);

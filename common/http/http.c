@@ -293,7 +293,7 @@ static enum MHD_Result queue_answer(po_request *r) {
 
 static void judge_head(po_request *r, const char *method, const char *url, const char *version) {
     const po_http_options *options = &r->http->options;
-    verdict v = edge_judge(r->connection, version, options->body_limit, &r->has_body);
+    verdict v = edge_judge(r->connection, method, version, options->body_limit, &r->has_body);
     r->match = route_find(options->routes, method, url);
     if (v.status == MHD_HTTP_BAD_REQUEST)
         r->hang_up = true; // where this message ends is not known
