@@ -174,7 +174,8 @@ static bool consume(const po_config *config, po_batch *batch, po_err *err) {
     po_beat *beat = po_beat_new("consume", BEAT_LIMIT_MS);
     po_loop *loop = NULL;
     PO_AUTO(po_registry_close) po_registry *registry = NULL; // apart from the batch's
-    if (!po_registry_open(po_config_text(config, "REGISTRY_URL"), &registry, err) ||
+    if (!po_registry_open(po_config_text(config, "REGISTRY_URL"),
+                          po_config_text(config, "REGISTRY_CA_FILE"), &registry, err) ||
         !open_loop(config, topics, batch, beat, &loop, err))
         return false;
     show_loop(loop);

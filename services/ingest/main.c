@@ -24,6 +24,14 @@ static const po_setting SETTINGS[] = {
     {"UNDECIDED_WORKERS", PO_SET_INT, "2", 1, 64,
      "Threads that drain undecided events, a database connection each."},
     {"BODY_LIMIT", PO_SET_BYTES, "1MiB", 1024, 16 << 20, "Largest request body."},
+    {"IDLE_TIMEOUT", PO_SET_DURATION_MS, "75s", 10000, 650000,
+     "How long a connection may wait for its next request: above what the load balancer in front "
+     "waits (docs/operations.md)."},
+    {"CONNECTIONS", PO_SET_INT, "4096", 16, 65536,
+     "Connections at once; never more than a third of the files the process may open."},
+    {"CONNECTIONS_PER_ADDRESS", PO_SET_INT, "0", 0, 65536,
+     "Connections at once of one IPv4 address or IPv6 /64; 0: no bound, as it must be behind a "
+     "load balancer."},
     {0},
 };
 
@@ -71,13 +79,17 @@ static bool open_http(const po_config *config, parts *p, po_err *err) {
     };
     _Static_assert(sizeof routes == sizeof p->routes, "every route is kept");
     memcpy(p->routes, routes, sizeof routes);
-    po_http_options options = {.name = "http",
-                               .listen = po_config_text(config, "LISTEN"),
-                               .routes = p->routes,
-                               .threads = (unsigned)po_config_int(config, "HTTP_THREADS"),
-                               .body_limit = (size_t)po_config_int(config, "BODY_LIMIT"),
-                               .memory_limit =
-                                   INTAKE_BYTES}; // a body is here, and copied there: 64 MiB in all
+    po_http_options options = {
+        .name = "http",
+        .listen = po_config_text(config, "LISTEN"),
+        .routes = p->routes,
+        .threads = (unsigned)po_config_int(config, "HTTP_THREADS"),
+        .body_limit = (size_t)po_config_int(config, "BODY_LIMIT"),
+        // A body is here, and copied there: 64 MiB in all.
+        .memory_limit = INTAKE_BYTES,
+        .idle_timeout_s = (unsigned)(po_config_int(config, "IDLE_TIMEOUT") / 1000),
+        .max_connections = (unsigned)po_config_int(config, "CONNECTIONS"),
+        .max_per_address = (unsigned)po_config_int(config, "CONNECTIONS_PER_ADDRESS")};
     return po_http_open(&options, &p->http, err);
 }
 

@@ -1,6 +1,9 @@
 // A provider that never waits: signed Stripe webhooks over keep-alive connections, one request at a time on each,
 // from one epoll thread. Every event is the template with its own ten digits in the place of "@@@@@@@@@@", signed
 // before the clock starts. Bounded in events and in time; an answer other than 200 is sent again, as a provider does.
+// A connection that was closed while it idled is opened again (`reopened`). A request that met such a close, cut before
+// any byte of its answer on a connection that had answered before, is repeated once at once (`repeated`); one that is cut
+// otherwise (`cut`) is sent again like a refused one.
 // Prints one JSON object: answers by kind, rate, and latencies from the moment an event was due to its whole answer.
 //
 // With --rate events are due evenly, whether or not earlier ones were answered: a stall shows in the latencies of
@@ -16,6 +19,8 @@
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
 #include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
@@ -32,9 +37,10 @@ typedef struct settings {
 } settings;
 
 typedef struct connection {
-    int fd;
+    int fd;        // -1: closed
     int64_t event; // index of the event under way, -1: idle
     size_t got;
+    bool used, repeats; // has answered before; the event was cut once
     char answer[ANSWER_MOST];
 } connection;
 
@@ -52,7 +58,7 @@ typedef struct load {
     size_t n_idle;
     int64_t *again; // events to be sent again
     size_t n_again, cap_again;
-    int64_t started_us, next, recorded, duplicates, refused;
+    int64_t started_us, next, recorded, duplicates, refused, reopened, repeated, cut;
 } load;
 
 __attribute__((noreturn, format(printf, 1, 2))) static void die(const char *format, ...) {
@@ -124,24 +130,37 @@ static void sign_all(load *l) {
 
 // --- Connections
 
-static void connect_all(load *l) {
+static void open_connection(load *l, connection *c) {
     struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons((uint16_t)l->s.port)};
     to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    int on = 1;
+    c->fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (c->fd < 0 || connect(c->fd, (struct sockaddr *)&to, sizeof to) != 0)
+        die("connection %td: %s", c - l->all, strerror(errno));
+    setsockopt(c->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    struct epoll_event want = {.events = EPOLLIN, .data.u64 = (uint64_t)(c - l->all)};
+    epoll_ctl(l->epoll, EPOLL_CTL_ADD, c->fd, &want);
+    c->used = false;
+}
+
+static void connect_all(load *l) {
     l->epoll = epoll_create1(EPOLL_CLOEXEC);
     size_t n = (size_t)l->s.connections;
     l->all = allocate(n, sizeof *l->all);
     l->idle = allocate(n, sizeof *l->idle);
     for (size_t i = 0; i < n; i++) {
-        int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), on = 1;
-        if (fd < 0 || connect(fd, (struct sockaddr *)&to, sizeof to) != 0)
-            die("connection %zu: %s", i, strerror(errno));
-        setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-        struct epoll_event want = {.events = EPOLLIN, .data.u64 = i};
-        epoll_ctl(l->epoll, EPOLL_CTL_ADD, fd, &want);
-        l->all[i] = (connection){.fd = fd, .event = -1};
+        l->all[i].event = -1;
+        open_connection(l, &l->all[i]);
         l->idle[l->n_idle++] = (int64_t)i;
     }
 }
+
+static void close_connection(connection *c) {
+    close(c->fd);
+    c->fd = -1;
+}
+
+static void lose(load *l, connection *c);
 
 static void send_event(load *l, connection *c, int64_t i) {
     static char out[(1 << 16) + 1024];
@@ -152,11 +171,17 @@ static void send_event(load *l, connection *c, int64_t i) {
                      l->s.path, (long long)l->signed_at, MAC_HEX, l->macs + i * MAC_HEX, l->body_n);
     memcpy(out + n, l->body, l->body_n);
     size_t all = (size_t)n + l->body_n;
-    // Nothing else is under way on this connection, so the kernel has room for it.
-    if (send(c->fd, out, all, MSG_NOSIGNAL) != (ssize_t)all)
-        die("sending: %s", strerror(errno));
+    if (c->fd < 0) {
+        open_connection(l, c);
+        l->reopened++;
+    }
     c->event = i;
     c->got = 0;
+    ssize_t sent = send(c->fd, out, all, MSG_NOSIGNAL);
+    if (sent < 0 && (errno == EPIPE || errno == ECONNRESET))
+        lose(l, c);
+    else if (sent != (ssize_t)all) // nothing else is under way here, so the kernel has room for it
+        die("sending: %s", strerror(errno));
 }
 
 static void send_later(load *l, int64_t i) {
@@ -169,10 +194,34 @@ static void send_later(load *l, int64_t i) {
     l->again[l->n_again++] = i;
 }
 
+static void rest(load *l, connection *c) {
+    c->event = -1;
+    c->repeats = false;
+    l->idle[l->n_idle++] = c - l->all;
+}
+
+// The server has closed the connection.
+static void lose(load *l, connection *c) {
+    int64_t i = c->event;
+    bool again = c->used && c->got == 0 && !c->repeats;
+    close_connection(c);
+    if (i < 0)
+        return; // it idled, and is opened when it is needed
+    if (again) {
+        l->repeated++;
+        c->repeats = true;
+        send_event(l, c, i);
+        return;
+    }
+    l->cut++;
+    rest(l, c);
+    send_later(l, i);
+}
+
 static void take_answer(load *l, connection *c, const char *body) {
     int64_t i = c->event;
-    c->event = -1;
-    l->idle[l->n_idle++] = c - l->all;
+    c->used = true;
+    rest(l, c);
     if (strncmp(c->answer, "HTTP/1.1 200", 12) != 0) {
         l->refused++;
         send_later(l, i);
@@ -186,8 +235,10 @@ static void receive(load *l, connection *c) {
     ssize_t n = recv(c->fd, c->answer + c->got, ANSWER_MOST - 1 - c->got, MSG_DONTWAIT);
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return;
-    if (n <= 0)
-        die("the server closed a connection after %lld events", (long long)l->recorded);
+    if (n <= 0) {
+        lose(l, c);
+        return;
+    }
     c->got += (size_t)n;
     c->answer[c->got] = 0;
     const char *end = strstr(c->answer, "\r\n\r\n"), *length = strstr(c->answer, "Content-Length:");
@@ -255,9 +306,10 @@ static void report(load *l, double seconds) {
         json_object_set_new(latency, points[i].name, json_real(l->latency_us[at] / 1e3));
     }
     json_t *out =
-        json_pack("{s:I, s:I, s:I, s:I, s:f, s:f, s:i, s:o}", "sent", (json_int_t)l->next,
+        json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:i, s:o}", "sent", (json_int_t)l->next,
                   "recorded", (json_int_t)l->recorded, "duplicate", (json_int_t)l->duplicates,
-                  "sent_again", (json_int_t)l->refused, "seconds", seconds, "rate",
+                  "sent_again", (json_int_t)l->refused, "reopened", (json_int_t)l->reopened,
+                  "repeated", (json_int_t)l->repeated, "cut", (json_int_t)l->cut, "seconds", seconds, "rate",
                   (double)n / seconds, "body_bytes", (int)l->body_n, "latency_ms", latency);
     json_dumpf(out, stdout, JSON_COMPACT);
     putchar('\n');
@@ -322,7 +374,8 @@ int main(int argc, char **argv) {
     play(&l);
     report(&l, (double)(mono_us() - l.started_us) / 1e6);
     for (int64_t i = 0; i < l.s.connections; i++)
-        close(l.all[i].fd);
+        if (l.all[i].fd >= 0)
+            close_connection(&l.all[i]);
     close(l.epoll);
     void *all[] = {l.body, l.macs, l.due_us, l.latency_us, l.all, l.idle, l.again};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
