@@ -7,8 +7,10 @@ ingest: signed Stripe webhooks over many orders, answered once durable and decid
 relay:  an outbox filled beforehand; limit: its own producer with the same records from memory, and its own looks
         with nothing done to the rows. Then both together at an even 2,000 events a second: from COMMIT in ingest to
         the broker's append.
+connections: (only when named) ingest over twice and four times as many connections as one epoll_wait() of the HTTP
+        library returns, and over a thousand: the slowest answer, and that none is cut.
 
-usage: bench.py [--short] [--json FILE] [ingest] [relay]
+usage: bench.py [--short] [--json FILE] [ingest] [relay] [connections]
 """
 
 import argparse
@@ -62,9 +64,12 @@ class Size:
     rounds: int = 3
     connections: int = 512
     paced_s: int = 10
+    requests: int = 200_000  # over each number of connections
+    slowest_ms: int = 2000   # of their answers
 
 
-SHORT = Size(events=4000, rows=20_000, keys=4000, rounds=1, connections=64, paced_s=2)
+SHORT = Size(events=4000, rows=20_000, keys=4000, rounds=1, connections=64, paced_s=2, requests=4000,
+             slowest_ms=10_000)
 
 
 @dataclass
@@ -238,6 +243,19 @@ class Bench:
         self.check("outbox", self.sql("SELECT count(*), count(DISTINCT key) FROM ingest.outbox WHERE sequence = 1"),
                    [(n, n)])
 
+    def connections(self) -> None:
+        """FAULTS 26: no answer is held up, whatever number of connections is ready at once."""
+        for n in (2 * 128, 4 * 128, 1000):
+            self.reset(self.size.requests)
+            with self.running("ingest") as ingest:
+                got = self.load(ingest, self.size.requests, connections=n, seconds=150)
+            self.check_ingest(got)
+            slowest = got["latency_ms"]["max"]
+            self.check(f"{n} connections, {slowest} ms: in time", slowest <= self.size.slowest_ms, True)
+            self.note(f"webhooks over {n} connections", [got["rate"]], "/s")
+            self.note(f"answer p99, {n} connections", [got["latency_ms"]["p99"]], "ms")
+            self.note(f"slowest of {got['sent']:,} answers, {n} connections", [slowest], "ms")
+
     # --- Relay
 
     def relay(self) -> None:
@@ -362,7 +380,8 @@ def print_table(results: list[Result]) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser()
-    parser.add_argument("what", nargs="*", choices=["ingest", "relay", []], metavar="ingest|relay")
+    parser.add_argument("what", nargs="*", choices=["ingest", "relay", "connections", []],
+                        metavar="ingest|relay|connections")
     parser.add_argument("--short", action="store_true", help="small, one round: for the proofs, not the figures")
     parser.add_argument("--json", type=Path, default=ROOT / "build/bench.json")
     parser.add_argument("--rounds", type=int)
@@ -376,7 +395,7 @@ def main() -> int:
         bench = Bench(stack, size)
         bench.learn()
         for what in args.what or ["ingest", "relay"]:
-            {"ingest": bench.ingest, "relay": bench.relay}[what]()
+            {"ingest": bench.ingest, "relay": bench.relay, "connections": bench.connections}[what]()
     print_table(bench.results)
     print(f"on {os.cpu_count()} processors, which others kept at a load of {load:.1f} before it began")
     for fault in bench.faults:
