@@ -131,7 +131,7 @@ static bool open_needs(po_err *err) {
     static const po_kafka_setting none[] = {{0}};
     rd_kafka_conf_t *conf = NULL;
     if (!po_registry_open(o->registry_url, o->registry_ca_file, &self.registry, err) ||
-        !po_kafka_conf(o->brokers, "payonce-relay-watch", none, o->kafka_extra, &conf, err) ||
+        !po_kafka_conf(o->brokers, "payonce-relay-watch", none, o->kafka_settings, &conf, err) ||
         !po_kafka_open(RD_KAFKA_PRODUCER, &conf, &self.brokers, err))
         return false;
     self.need_registry = po_need_new("registry", ask_registry, self.registry);
