@@ -30,7 +30,9 @@ typedef struct po_work {
     // id (text), 1 attempts (int4, this one included), others free. The index entries of rows long
     // done are there as long as anybody's snapshot is; so most looks begin where the last one ended,
     // and pass them over. A row that becomes due further back (its transaction took long, its lease
-    // ran out) is found by the look at all, PO_WORK_ALL_LOOK_MS later at most.
+    // ran out) is found by the look at all, PO_WORK_ALL_LOOK_MS later at most. Write it as
+    // `(due_at, id) > (now() - $4 …, '')`: a range of due_at alone is planned as a sort of all that
+    // is due.
     po_stmt claim;
     // Of `claim`: the column that says for how many ms a row has been due (int8); those due longer
     // are all in this claim, or in others' hands. NULL in it: this row says nothing of that.

@@ -25,16 +25,18 @@ enum {
 };
 
 // Those woken first, then those that are looked at once more in case. A woken one says nothing of
-// how long others are due.
+// how long others are due. Rows are compared, since a range of one column would be planned as a
+// bitmap and a sort of all that is due.
 static const po_stmt CLAIM = {
     "undecided_claim",
     "WITH woken AS (SELECT event FROM ingest.undecided WHERE woken_at <= now()"
-    " AND woken_at > now() - $4 * interval '1 millisecond'"
-    " AND (lease_until IS NULL OR lease_until < now()) ORDER BY woken_at LIMIT $1"
+    " AND (woken_at, event) > (now() - $4 * interval '1 millisecond', 0)"
+    " AND (lease_until IS NULL OR lease_until < now()) ORDER BY woken_at, event LIMIT $1"
     " FOR UPDATE SKIP LOCKED),"
-    " due AS (SELECT event, due_at FROM ingest.undecided WHERE woken_at IS NULL AND due_at <= now()"
-    " AND due_at > now() - $4 * interval '1 millisecond'"
-    " AND (lease_until IS NULL OR lease_until < now()) ORDER BY due_at"
+    " due AS (SELECT event, due_at FROM ingest.undecided WHERE due_at <= now()"
+    " AND (due_at, event) > (now() - $4 * interval '1 millisecond', 0)"
+    " AND (lease_until IS NULL OR lease_until < now())"
+    " AND event <> ALL (ARRAY(SELECT event FROM woken)) ORDER BY due_at, event"
     " LIMIT $1 - (SELECT count(*) FROM woken) FOR UPDATE SKIP LOCKED),"
     " claimed AS (SELECT event, NULL AS due_at FROM woken UNION ALL SELECT event, due_at FROM due)"
     " UPDATE ingest.undecided u SET attempts = attempts + 1, lease_token = $2,"
@@ -50,11 +52,13 @@ static const po_stmt LATER = {"undecided_later",
                               " lease_token = NULL, lease_until = NULL, last_error = $4 WHERE "
                               "event = $1::bigint AND lease_token = $2"};
 // The age that alarms is that of the oldest event still expected to find its order. A count ends
-// where nobody would act otherwise on a larger number; both go by an index.
+// where nobody would act otherwise on a larger number; both go by an index, for the end
+// is a query, and no plan can count on it.
 #define COUNTED "10000"
-#define WAITING                                                                                   \
-    "(SELECT count(*) FROM (SELECT FROM ingest.undecided WHERE NOT unmatched LIMIT " COUNTED ") " \
-    "w)"
+#define COUNT_OF(rows)                                     \
+    "(SELECT count(*) FROM (SELECT FROM ingest.undecided " \
+    "WHERE " rows " LIMIT (SELECT " COUNTED ")) w)"
+#define WAITING COUNT_OF("NOT unmatched")
 #define OLDEST                                                                               \
     "(SELECT coalesce((extract(epoch FROM now() - min(created_at)) * 1000)::bigint, 0) FROM" \
     " ingest.undecided WHERE NOT unmatched)"
@@ -196,10 +200,8 @@ static const po_stmt EXPIRED = {
     " ORDER BY o.expires_at, o.order_id LIMIT $3"};
 
 // What waits: the page and the gauges that alarms look at (P4).
-static const po_stmt COUNTS = {
-    "undecided_counts",
-    "SELECT " WAITING ", (SELECT count(*) FROM (SELECT FROM ingest.undecided WHERE unmatched"
-    " LIMIT " COUNTED ") w), " OLDEST};
+static const po_stmt COUNTS = {"undecided_counts",
+                               "SELECT " WAITING ", " COUNT_OF("unmatched") ", " OLDEST};
 
 static struct { _Atomic int64_t waiting, unmatched, oldest_ms, counted_us; } overview;
 

@@ -70,7 +70,7 @@ static const po_stmt statements[] = {
                   "UPDATE receipts.mail m SET attempts = attempts + 1, lease_token = $2, "
                   "lease_until = now() + $3::bigint * interval '1 ms' "
                   "FROM (SELECT mail_key FROM receipts.mail WHERE due_at <= now() "
-                  "AND due_at > now() - $4::bigint * interval '1 ms' "
+                  "AND (due_at, mail_key) > (now() - $4::bigint * interval '1 ms', '') "
                   "AND (lease_until IS NULL OR lease_until <= now()) ORDER BY due_at LIMIT $1 "
                   "FOR UPDATE SKIP LOCKED) AS due WHERE m.mail_key = due.mail_key "
                   "RETURNING m.mail_key, m.attempts, m.message_id, m.order_id, m.purpose, m.item, "

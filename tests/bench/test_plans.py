@@ -22,7 +22,8 @@ GROWING = {"fact": "order_id", "order_ref": "value", "shop_order": r"order_id|ex
 SCAN = re.compile(rf"^\s*(?:->\s+)?(Seq Scan|Index Scan|Index Only Scan)(?: using \w+)? on ({'|'.join(GROWING)})\b")
 # How many wait: a gauge, which walks them by its nature. It goes by an index of its own, and ends at a number.
 COUNT = "SELECT (SELECT count(*) FROM (SELECT FROM ingest.undecided WHERE NOT unmatched LIMIT"
-BOUNDED = re.compile(r"-> +Limit .*\n.*-> +Index (?:Only )?Scan using undecided_\w+ on undecided")
+BOUNDED = re.compile(r"-> +Limit .*(?:\n.*){0,3}\n.*-> +Index (?:Only )?Scan using undecided_(?:waiting|unmatched) on")
+CLAIM = "WITH woken AS (SELECT event FROM ingest.undecided"
 
 
 @pytest.fixture
@@ -46,6 +47,12 @@ def walks(log: str) -> set[str]:
         if scan and COUNT not in query and not re.search(f"Index Cond:.*(?:{GROWING[scan[2]]})", lines[at + 1]):
             found.add(f"{scan[0].strip()} in {query[:160]}")
     return found
+
+
+def plans_of(postgres: Postgres, statement: str) -> list[str]:
+    """The plans of a statement that begins so, each from its text to the next one's."""
+    log = postgres.log.read_text(errors="replace")
+    return [p for p in log.split("Query Text: ")[1:] if p.startswith(statement)]
 
 
 def drive(shop: Shop, tag: str) -> None:
@@ -78,8 +85,21 @@ def test_what_waits_is_counted_by_an_index_and_to_an_end(services: Services, sta
     shop.paid("stranger", order=None)
     until(lambda: shop.ingest.status()["undecided"]["unmatched"] == 1, what="counted")
     assert services["ingest"].term() == 0
-    plans = [p for p in explaining.log.read_text(errors="replace").split("Query Text: ")[1:] if p.startswith(COUNT)]
+    plans = plans_of(explaining, COUNT)
     assert any("WHERE unmatched" in p.splitlines()[0] for p in plans), "all of them are counted"
     for plan in plans:
-        assert "Seq Scan" not in plan, plan
+        assert "Seq Scan" not in plan and "Bitmap" not in plan, plan
         assert len(BOUNDED.findall(plan)) == plan.splitlines()[0].count("LIMIT"), plan
+
+
+def test_a_claim_takes_the_first_rows_and_sorts_none(services: Services, stack: Stack, explaining: Postgres,
+                                                     tag: str) -> None:
+    """FAULTS 35: whatever has piled up behind them."""
+    services.start("ingest", env={"PAYONCE_DSN": explaining.dsn("payonce_ingest")})
+    drive(Shop(services["ingest"], stack.api_token, tag), tag)
+    assert services["ingest"].term() == 0
+    plans = plans_of(explaining, CLAIM)
+    assert plans
+    for plan in plans:
+        assert "Sort" not in plan and "Index Scan using undecided_woken" in plan and (
+            "Index Scan using undecided_due" in plan), plan

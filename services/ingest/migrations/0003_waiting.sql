@@ -15,9 +15,9 @@ SET woken_at = CASE WHEN due_at = 'epoch' THEN now() END,
     unmatched = unmatched OR (due_at <> 'epoch' AND reason = 'order_unknown'
                               AND NOT EXISTS (SELECT FROM unnest(awaits) AS a WHERE a LIKE 'order:%'));
 
-CREATE INDEX undecided_woken ON ingest.undecided (woken_at) WHERE woken_at IS NOT NULL;
+CREATE INDEX undecided_woken ON ingest.undecided (woken_at, event) WHERE woken_at IS NOT NULL;
 DROP INDEX ingest.undecided_due;
-CREATE INDEX undecided_due ON ingest.undecided (due_at) WHERE due_at IS NOT NULL;
+CREATE INDEX undecided_due ON ingest.undecided (due_at, event) WHERE due_at IS NOT NULL;
 -- For the counts, and the age of the oldest.
 CREATE INDEX undecided_waiting ON ingest.undecided (created_at) WHERE NOT unmatched;
 CREATE INDEX undecided_unmatched ON ingest.undecided (created_at) WHERE unmatched;
