@@ -122,10 +122,11 @@ on_machine() {
 
 # --- All of them
 
-child= failed=0
+child= failed=0 tries=0
 tidy() {
     [ -z "$child" ] || { kill -KILL "$child" && wait "$child"; } 2>/dev/null || true
-    rm -rf --one-file-system "$bare"
+    # What was killed may still be about to write.
+    until rm -rf --one-file-system "$bare" || [ $((++tries)) -eq 10 ]; do sleep 1; done
 }
 trap tidy EXIT
 trap 'exit 130' INT
