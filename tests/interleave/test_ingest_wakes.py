@@ -25,7 +25,7 @@ def test_p4_a_worker_overtaken_by_the_wake_puts_nothing_off(services, stack, tag
     shut = gate("fact", "false")
     with stack.postgres.connect() as conn:  # behind the statement that has claimed the old row, so that it holds it
         conn.execute("CREATE FUNCTION gate_claim() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
-                     " IF current_query() LIKE '%SET lease_token = $2%' AND EXISTS (SELECT FROM claimed"
+                     " IF current_query() LIKE '%lease_token = $2,%' AND EXISTS (SELECT FROM claimed"
                      " WHERE created_at < now() - interval '72 h') THEN PERFORM gate_stop(); END IF; RETURN NULL; END $$")
         conn.execute("CREATE TRIGGER claim AFTER UPDATE ON ingest.undecided REFERENCING NEW TABLE AS claimed"
                      " FOR EACH STATEMENT EXECUTE FUNCTION gate_claim()")
