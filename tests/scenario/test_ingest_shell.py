@@ -118,6 +118,29 @@ def test_a_batch_that_outlasts_the_statement_time_out_is_halved(services, stack,
         shop.wait_state(name, "paid")
 
 
+def test_a_row_locked_elsewhere_costs_its_own_event_alone(services, stack, tag) -> None:
+    """FAULTS 44: another session holds a reference that one event of a batch is about to teach."""
+    services.start("ingest", env={"PAYONCE_WRITERS": "1", "PAYONCE_HTTP_THREADS": "4"})
+    shop = Shop(services["ingest"], stack.api_token, tag)
+    names = [f"o{i}" for i in range(20)]
+    for name in names:
+        shop.register(name)
+    sends = {n: shop.stripe_event("checkout.session.completed", shop.session(n)) for n in names}
+    with stack.postgres.connect(autocommit=False) as conn:
+        conn.execute("INSERT INTO ingest.order_ref (provider, kind, value, account, order_id, payment)"
+                     " VALUES ('stripe', 'session', %s, 'shop', 'x', '')", [f"cs_{tag}_o7"])
+        with ThreadPoolExecutor(len(sends)) as pool:
+            list(pool.map(lambda e: shop.send(e, expect=None), sends.values()))
+        for name in names:
+            if name != "o7":
+                shop.wait_state(name, "paid")
+        until(lambda: stack.postgres.query(
+            "SELECT u.reason FROM ingest.undecided u JOIN ingest.provider_event e ON e.id = u.event"
+            " WHERE e.event_id LIKE %s", f"evt_{tag}_%") == [("failed",)], what="that one is kept, alone")
+        conn.rollback()
+    shop.wait_state("o7", "paid")
+
+
 # --- Jobs that must go on
 
 def test_expiry_goes_past_orders_that_cannot_be_expired(shop, stack, tag) -> None:
