@@ -43,7 +43,7 @@ typedef struct position {
     verdict verdict;
     const char *reason; // static text: "", "underpaid", "discount_not_allowed", "amount_missing",
         // "contradiction", "paid_after_cancel", "foreign_currency", "foreign_profile",
-        // "foreign_account", "route_conflict", "expired", "canceled_by_shop", "overflow", …
+        // "foreign_account", "registered_elsewhere", "route_conflict", "expired", "canceled_by_shop", "overflow", …
     int64_t due, received, refunded; // in the order's unit; received − refunded ≥ 0
     bool late, partial,
         over; // partial: 0 < received < due; over: received > due; late: a counted payment's

@@ -195,6 +195,12 @@ static void walks_of_cancels_and_contradictions(void **state) {
     WALK("a word nobody knows, then the clock", o,
          {unpaid("p1", STATE_UNSUPPORTED, 0), EVENT_NONE, ORDER_OPEN, 0, 0, 0, 0},
          {bare(FACT_EXPIRY, ""), EVENT_CANCELED, ORDER_CANCELED, 0, 0, 0, 0});
+    // FAULTS 37
+    WALK("named elsewhere, before and after its own payment", o,
+         {bare(FACT_MISMATCH, "named_elsewhere"), EVENT_NONE, ORDER_OPEN, 0, 0, 0, 0},
+         {paid("p1", 4900, 100), EVENT_QUALIFIED, ORDER_PAID, 4900, 0, 4900, 1},
+         {in_unit(bare(FACT_MISMATCH, "named_elsewhere"), EUR), EVENT_NONE, ORDER_PAID, 4900, 0, 0,
+          1});
     WALK("expired, then short", o,
          {bare(FACT_EXPIRY, ""), EVENT_CANCELED, ORDER_CANCELED, 0, 0, 0, 0},
          {paid("p1", 1, 200), EVENT_REVIEW_REQUIRED, ORDER_REVIEW, 1, 0, 1, 0});
@@ -365,7 +371,8 @@ static fact any_payment_fact(void) {
 static fact any_fact(void) {
     static const char *const ids[] = {"r1", "r2", "r3"};
     static const char *const totals[] = {"c:1000", "c:3000"};
-    static const char *const reasons[] = {"foreign_account", "foreign_profile", "route_conflict"};
+    static const char *const reasons[] = {"foreign_account", "foreign_profile", "route_conflict",
+                                          "registered_elsewhere", "named_elsewhere"};
     static const fact_state states[] = {STATE_PENDING, STATE_PAID, STATE_PAID, STATE_FAILED};
     int64_t at = 99 + (int64_t)dice(7);
     size_t roll = dice(20), i;
@@ -377,7 +384,7 @@ static fact any_fact(void) {
                                     any_unit());
     if (roll < 18)
         return i = dice(2), refund_total(totals[i], "p1", i ? 3000 : 1000, at);
-    return roll == 18 ? bare(FACT_EXPIRY, "") : bare(FACT_MISMATCH, reasons[dice(3)]);
+    return roll == 18 ? bare(FACT_EXPIRY, "") : bare(FACT_MISMATCH, reasons[dice(5)]);
 }
 
 static order any_order(void) {

@@ -27,6 +27,7 @@ enum sign {
     SIGN_EXPIRED = 1 << 16,
     SIGN_UNSUPPORTED = 1 << 17,
     SIGN_EXPIRY = 1 << 18,
+    SIGN_REGISTERED_ELSEWHERE = 1 << 19,
 };
 
 const rule rules[] = {
@@ -37,13 +38,15 @@ const rule rules[] = {
     {SIGN_PAID_AFTER_CANCEL, ORDER_REVIEW, VERDICT_INCONSISTENT, "paid_after_cancel",
      "the shop had canceled: money for it is a person's case"},
     {SIGN_FOREIGN_CURRENCY, ORDER_REVIEW, VERDICT_INCONSISTENT, "foreign_currency",
-     "paid or refunded in a currency the order is not in: counts 0"},
+     "paid or refunded in a currency, or a finer unit, that the order is not in: counts 0"},
     {SIGN_FOREIGN_PROFILE, ORDER_REVIEW, VERDICT_INCONSISTENT, "foreign_profile",
      "another node's invoice: its money is not the order's"},
     {SIGN_FOREIGN_ACCOUNT, ORDER_REVIEW, VERDICT_INCONSISTENT, "foreign_account",
      "an account that may not pay this order: no money moved"},
+    {SIGN_REGISTERED_ELSEWHERE, ORDER_REVIEW, VERDICT_INCONSISTENT, "registered_elsewhere",
+     "an account of the order, but the reference is registered at another: no money moved"},
     {SIGN_ROUTE_CONFLICT, ORDER_REVIEW, VERDICT_INCONSISTENT, "route_conflict",
-     "one event, two routes, two orders: no money moved"},
+     "one event, two references, two orders: no money moved"},
     {SIGN_MISMATCH, ORDER_REVIEW, VERDICT_INCONSISTENT, "mismatch",
      "evidence against the order, of an unlisted kind"},
     {SIGN_REACHED, ORDER_PAID, VERDICT_QUALIFIED, "",
@@ -75,6 +78,8 @@ static const struct {
 } mismatches[] = {
     {"foreign_profile", SIGN_FOREIGN_PROFILE},
     {"foreign_account", SIGN_FOREIGN_ACCOUNT},
+    {"registered_elsewhere", SIGN_REGISTERED_ELSEWHERE},
+    {"named_elsewhere", 0}, // evidence, no verdict
     {"route_conflict", SIGN_ROUTE_CONFLICT},
 };
 

@@ -13,8 +13,8 @@ typedef enum fact_kind {
     FACT_REFUND,  // object = refund id, `payment` set; state pending < paid (= succeeded) < failed
     FACT_REFUND_TOTAL, // object = "CHARGE:CUMULATIVE"; a provider's cumulative amount for `payment`
     FACT_EXPIRY,   // object = ""; the order's own expiry passed (sweep); outranked by every payment
-    FACT_MISMATCH, // object = reason ("foreign_account", "foreign_profile", "route_conflict"):
-                   // evidence, no money
+    FACT_MISMATCH, // object = reason ("foreign_account", "registered_elsewhere", "foreign_profile",
+                   // "route_conflict", "named_elsewhere"): evidence, no money
 } fact_kind;
 
 typedef enum fact_state {

@@ -221,12 +221,19 @@ static bool first_flight(batch *b, po_tx *tx, po_err *err) {
 
 // --- Routes: which orders an event speaks of
 
+// A reference beats a name, and the name that the shop's server wrote (metadata) beats the one that
+// a visitor can set: the event is the order's that the strongest leads to. An order that only a
+// weaker one names gets evidence.
 typedef struct route {
-    po_str orders[2]; // two different ones = a conflict
+    po_str orders[2]; // two different ones = two references in conflict
     size_t n;
-    bool foreign;   // found by a reference that another account of ours registered
+    const char *foreign; // found by a reference that another account of ours registered: the reason
+    bool named;          // by a name alone: no reference is known
+    po_str elsewhere[2]; // other orders that are named
+    size_t n_elsewhere;
     po_str payment; // of a known charge
 } route;
+enum { ROUTE_MAX = 4 }; // orders that an event may touch
 
 static void add_route(route *r, po_str order_id) {
     for (size_t i = 0; i < r->n; i++) {
@@ -273,9 +280,19 @@ static void note_named(const batch *b, route *r, const event *e, po_str order_id
         return;
     }
     int row = route_row(b->routes, order_id);
-    if (row < po_res_rows(b->routes) && po_str_eq(po_res_text(b->routes, row, 0), order_id) &&
-        (!e->account || may_pay(b->routes, row, e))) {
+    if (row == po_res_rows(b->routes) || !po_str_eq(po_res_text(b->routes, row, 0), order_id) ||
+        (e->account && !may_pay(b->routes, row, e))) {
+        return;
+    }
+    if (r->n == 0) {
+        r->named = true;
         add_route(r, order_id);
+    }
+    bool there = po_str_eq(order_id, r->orders[0]) ||
+                 (r->n == 2 && po_str_eq(order_id, r->orders[1])) ||
+                 (r->n_elsewhere && po_str_eq(order_id, r->elsewhere[0]));
+    if (!there) {
+        r->elsewhere[r->n_elsewhere++] = order_id;
     }
 }
 
@@ -313,15 +330,20 @@ static const known_ref *find_taught(const batch *b, const event *e, const refere
     return place ? &b->writes.taught[place - 1] : NULL;
 }
 
-// What the look-up found of reference i; true when the event's own account has it, in the mode that
-// it is of today. One that pays a thing registered at another account of ours is foreign, unless its
-// own account has it for the same order.
+// What the look-up found of reference i; true when the event's own account has it. It leads to its
+// order only in the mode that the account is of today: to the other mode's it does not lead, nor can
+// it become another order's (P17). One that pays a thing registered at another account of ours is
+// foreign, unless its own account has it for the same order.
 static bool note_known(const batch *b, route *r, const event *e, size_t i) {
     int first = ref_row(b, e->first_ref + i), end = ref_row(b, e->first_ref + i + 1);
+    bool known = false;
     po_str own = {0};
     for (int row = first; row < end; row++) {
-        if (po_str_eq(po_res_text(b->refs, row, 1), e->alias) &&
-            po_res_bool(b->refs, row, 4) == e->account->live) {
+        if (!po_str_eq(po_res_text(b->refs, row, 1), e->alias)) {
+            continue;
+        }
+        known = true;
+        if (po_res_bool(b->refs, row, 4) == e->account->live) {
             own = po_res_text(b->refs, row, 2);
             note_ref(r, own, po_res_text(b->refs, row, 3));
         }
@@ -331,10 +353,12 @@ static bool note_known(const batch *b, route *r, const event *e, size_t i) {
             !po_str_eq(po_res_text(b->refs, row, 2), own) &&
             po_res_bool(b->refs, row, 4) == e->account->live) {
             add_route(r, po_res_text(b->refs, row, 2));
-            r->foreign = true;
+            r->foreign = accounts_lists(po_res_text(b->refs, row, 5), e->alias)
+                             ? "registered_elsewhere"
+                             : "foreign_account";
         }
     }
-    return own.n > 0;
+    return known;
 }
 
 // ret_unknown[i]: reference i of the event is not known for its own account.
@@ -364,7 +388,7 @@ static int compare_ids(const void *a, const void *b) {
 // Every order that an event of the batch may move, sorted, once. In-batch teaching adds none: the
 // teacher's order is here already.
 static size_t orders_to_hold(const batch *b, po_str **ret_ids) {
-    po_str *ids = po_alloc_array(b->arena, 2 * b->n_unique + 1, sizeof *ids);
+    po_str *ids = po_alloc_array(b->arena, ROUTE_MAX * b->n_unique + 1, sizeof *ids);
     size_t n = 0;
     for (size_t i = 0; i < b->n_unique; i++) {
         const event *e = b->unique[i];
@@ -375,6 +399,9 @@ static size_t orders_to_hold(const batch *b, po_str **ret_ids) {
         route found = find_routes(b, e, unknown);
         for (size_t r = 0; r < found.n; r++) {
             ids[n++] = found.orders[r];
+        }
+        for (size_t r = 0; r < found.n_elsewhere; r++) {
+            ids[n++] = found.elsewhere[r];
         }
     }
     qsort(ids, n, sizeof *ids, compare_ids);
@@ -477,6 +504,14 @@ static void wait_for_order(batch *b, const event *e) {
     w->stranger = w->n_awaits == e->obs.n_refs;
 }
 
+static void wait_for_reference(batch *b, const event *e) {
+    waiting *w = leave_waiting(b, e, "reference_unknown");
+    for (size_t i = 0; i < e->obs.n_refs; i++) {
+        w->awaits[w->n_awaits++] =
+            await_ref(b->arena, e->provider, e->alias, e->obs.refs[i].kind, e->obs.refs[i].value);
+    }
+}
+
 static void teach(batch *b, const event *e, const bool unknown[OBS_MAX], po_str order_id) {
     for (size_t i = 0; i < e->obs.n_refs; i++) {
         const reference *ref = &e->obs.refs[i];
@@ -497,7 +532,8 @@ static po_str known_payment(const batch *b, const event *e, size_t i) {
     for (int row = ref_row(b, e->first_ref + i), end = ref_row(b, e->first_ref + i + 1); row < end;
          row++) {
         if (po_str_eq(po_res_text(b->refs, row, 1), e->alias)) {
-            return po_res_text(b->refs, row, 3);
+            bool ours = po_res_bool(b->refs, row, 4) == e->account->live; // else not to be taught
+            return ours ? po_res_text(b->refs, row, 3) : e->obs.refs[i].payment;
         }
     }
     return taught ? taught->payment : (po_str){0};
@@ -590,6 +626,37 @@ static bool payment_known(batch *b, const event *e, const held_order *held, cons
     return true;
 }
 
+// Only money makes a name count. An event that states none (an intent, a charge, a refund) and leads
+// nowhere but by name is not believed, lest its references become the named order's before the money
+// has said whose they are: it waits until one of them is known.
+static bool name_counts(const event *e) {
+    for (size_t i = 0; i < e->obs.n_facts; i++) {
+        if (e->obs.facts[i].kind == FACT_PAYMENT) {
+            return true;
+        }
+    }
+    return e->obs.n_refs == 0;
+}
+
+// And only money that came teaches by it: of two sessions' worth of names the paid one's counts.
+static bool may_teach(const event *e, const route *found) {
+    bool paid = false;
+    for (size_t i = 0; i < e->obs.n_facts; i++) {
+        paid |= e->obs.facts[i].kind == FACT_PAYMENT && e->obs.facts[i].state == STATE_PAID;
+    }
+    return !found->named || paid;
+}
+
+static bool hold_all(const batch *b, const po_str *ids, size_t n, held_order **ret_held) {
+    for (size_t i = 0; i < n; i++) {
+        ret_held[i] = find_held(b, ids[i]);
+        if (!ret_held[i]) {
+            return false;
+        }
+    }
+    return true;
+}
+
 static void decide_event(batch *b, event *e) {
     bool unknown[OBS_MAX];
     route found = find_routes(b, e, unknown);
@@ -597,26 +664,33 @@ static void decide_event(batch *b, event *e) {
         wait_for_order(b, e);
         return;
     }
-    held_order *held[2] = {0};
-    for (size_t i = 0; i < found.n; i++) {
-        held[i] = find_held(b, found.orders[i]);
-        if (!held[i]) {
-            leave_waiting(b, e, "order_busy");
-            return;
-        }
+    if (found.named && !name_counts(e)) {
+        wait_for_reference(b, e);
+        return;
+    }
+    held_order *held[2] = {0}, *elsewhere[2] = {0};
+    if (!hold_all(b, found.orders, found.n, held) ||
+        !hold_all(b, found.elsewhere, found.n_elsewhere, elsewhere)) {
+        leave_waiting(b, e, "order_busy");
+        return;
     }
     if (found.n == 2 || found.foreign) {
         for (size_t i = 0; i < found.n; i++) {
-            decide_mismatch(b, e, held[i], found.n == 2 ? "route_conflict" : "foreign_account");
+            decide_mismatch(b, e, held[i], found.n == 2 ? "route_conflict" : found.foreign);
         }
         return;
     }
     observation *obs = po_alloc(b->arena, sizeof *obs);
     *obs = e->obs;
-    teach(b, e, unknown, held[0]->order.id);
-    learn_payments(b, e);
+    if (may_teach(e, &found)) {
+        teach(b, e, unknown, held[0]->order.id);
+        learn_payments(b, e);
+    }
     if (obs->needs_payment && !payment_known(b, e, held[0], &found, obs)) {
         return;
+    }
+    for (size_t i = 0; i < found.n_elsewhere; i++) {
+        decide_mismatch(b, e, elsewhere[i], "named_elsewhere");
     }
     if (obs->n_facts) {
         decide_on(b, e, held[0], obs);
@@ -629,7 +703,7 @@ static void decide_event(batch *b, event *e) {
 
 static void decide_all(batch *b) {
     batch_writes *w = &b->writes;
-    w->outcomes = po_alloc_array(b->arena, 2 * b->n_unique + 1, sizeof *w->outcomes);
+    w->outcomes = po_alloc_array(b->arena, ROUTE_MAX * b->n_unique + 1, sizeof *w->outcomes);
     w->taught = po_alloc_array(b->arena, OBS_MAX * b->n_unique + 1, sizeof *w->taught);
     for (b->taught_mask = 1; b->taught_mask < 2 * OBS_MAX * b->n_unique; b->taught_mask *= 2) {
     }

@@ -51,14 +51,13 @@ static const po_stmt SQL[] = {
          " ON CONFLICT DO NOTHING RETURNING id, provider, account, event_id"},
     [FIND_REFS] =
         {"find_refs",
-         "SELECT u.i, r.account, r.order_id, r.payment, r.live"
+         "SELECT u.i, r.account, r.order_id, r.payment, o.live, array_to_string(o.accounts, ' ')"
          " FROM unnest($1::int4[], $2::text[], $3::text[], $4::text[]) AS u(i, provider, kind, "
          "value)"
-         " CROSS JOIN LATERAL (SELECT account, order_id, payment,"
-         " (SELECT live FROM ingest.shop_order o WHERE o.order_id = r.order_id) FROM "
-         "ingest.order_ref r"
+         " CROSS JOIN LATERAL (SELECT account, order_id, payment FROM ingest.order_ref r"
          " WHERE r.provider = u.provider AND r.kind = u.kind AND r.value = u.value OFFSET 0) r"
-         " ORDER BY u.i"},
+         " LEFT JOIN LATERAL (SELECT live, accounts FROM ingest.shop_order o"
+         " WHERE o.order_id = r.order_id OFFSET 0) o ON true ORDER BY u.i"},
     [FIND_ROUTES] =
         {"find_routes",
          "SELECT order_id, live, array_to_string(accounts, ' '), policy FROM ingest.shop_order"

@@ -60,7 +60,8 @@ typedef struct outcome {
 // An event that cannot be decided yet.
 typedef struct waiting {
     int64_t event;
-    const char *reason; // static: "order_unknown", "payment_unknown", "order_busy", "failed"
+    const char *reason; // static: "order_unknown", "reference_unknown", "payment_unknown",
+                        // "order_busy", "failed"
     po_str awaits[OBS_MAX + 2];
     size_t n_awaits;
     bool stranger; // names no order, and no reference of it is known: it waits by reference alone
@@ -77,8 +78,8 @@ typedef struct known_ref {
 // repeats; the result's rows are (id, provider, account, event_id) of the new ones.
 PO_MUST_CHECK bool store_send_events(po_pg *pg, po_arena *arena, event *const *events, size_t n,
                                      po_err *err);
-// Sends the look-up of references: rows (index of the asked, account, order_id, payment, live),
-// by index.
+// Sends the look-up of references: rows (index of the asked, account, order_id, payment, the
+// order's mode: live, its accounts as "a b c"), by index.
 PO_MUST_CHECK bool store_send_refs(po_pg *pg, po_arena *arena, const known_ref *asked, size_t n,
                                    po_err *err);
 // Sends the look-up of orders by id: rows (order_id, live, accounts as "a b c", policy), by id.

@@ -169,7 +169,8 @@ def test_p4_an_event_recorded_while_its_order_is_being_registered_is_found_by_th
 
 
 def test_p17_one_reference_taught_in_two_sessions_belongs_to_one_order(replicas, gate, stack) -> None:
-    """Both sessions saw it unknown; the second finds it taken, looks again, and sees two routes."""
+    """Both sessions saw it unknown; the second finds it taken, looks again, and sees whose it is: the reference beats
+    the name that led it to the other order."""
     one, two = replicas
     for name in "ab":
         one.register(name)
@@ -182,7 +183,9 @@ def test_p17_one_reference_taught_in_two_sessions_belongs_to_one_order(replicas,
         until(lambda: shut.held() == 1, what="the first session has taught the reference")
         second = run(two.send, sends[1][1])  # waits on the reference
         first.result(), second.result()
-    until(lambda: one.show("b")["reason"] == "route_conflict", what="the second order is in review")
+    until(lambda: stack.postgres.query("SELECT object FROM ingest.fact WHERE order_id = %s", one.id("b")) ==
+          [("named_elsewhere",)], what="the second order has the evidence, and it alone")
+    assert (one.show("a")["state"], one.show("b")["state"]) == ("paid", "open")
     assert stack.postgres.query("SELECT order_id FROM ingest.order_ref WHERE value = %s", shared) == [(one.id("a"),)]
 
 

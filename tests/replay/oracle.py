@@ -180,6 +180,7 @@ class Said:
     payment: Payment | None = None
     refund: Refund | None = None  # key[2] "" until its charge is known
     profile: str = ""
+    by_name: bool = False  # no reference is known
     done: bool = False  # decided: what it waited for wakes it no more
 
 
@@ -299,7 +300,7 @@ class Walk:
             self._decide(provider, alias, said)
 
     def _routes(self, provider: str, alias: str, said: Said) -> tuple[set[str], bool]:
-        """The orders an event leads to, and whether by another account's reference."""
+        """The orders an event's references lead to, or else its name; and whether by another account's reference."""
         found, foreign = set(), False
         for kind, value, _ in said.refs:
             known = self._refs.get(("ref", provider, alias, kind, value))
@@ -312,11 +313,13 @@ class Walk:
                         found.add(known[0])
                         foreign = True
         order = self.orders.get(said.order_id)
-        if order and provider_of(order) == provider and alias in order.body["accounts"]:
+        if not found and order and provider_of(order) == provider and alias in order.body["accounts"]:
+            said.by_name = True
             found.add(order.id)
         return found, foreign
 
     def _decide(self, provider: str, alias: str, said: Said) -> None:
+        said.by_name = False
         found, foreign = self._routes(provider, alias, said)
         if len(found) > 1 or foreign:
             said.done = True
@@ -324,14 +327,17 @@ class Walk:
                 self.orders[id].evidence.add("route_conflict" if len(found) > 1 else "foreign_account")
                 self._settle(self.orders[id])
             return
-        if not found:
+        nameless = said.by_name and not said.payment  # without money a name leads nowhere
+        if not found or nameless:
             aliases = self.stream.header["accounts"][provider] if provider == "lightning" else [alias]
             keys = [("ref", provider, a, kind, value) for kind, value, _ in said.refs for a in aliases]
-            self._wait(keys + ([("order", said.order_id)] if said.order_id else []), provider, alias, said)
+            names = [("order", said.order_id)] if said.order_id and not nameless else []
+            self._wait(keys + names, provider, alias, said)
             return
         order = self.orders[found.pop()]
-        taught = [("ref", provider, alias, kind, value) for kind, value, _ in said.refs]
-        for key, (_, _, payment) in zip(taught, said.refs, strict=True):
+        teaching = said.refs if not said.by_name or (said.payment and said.payment.state == PAID) else []
+        taught = [("ref", provider, alias, kind, value) for kind, value, _ in teaching]
+        for key, (_, _, payment) in zip(taught, teaching, strict=True):
             if not self._refs.get(key, ("", ""))[1]:
                 self._refs[key] = order.id, payment
         self._state(order, provider, alias, said)
