@@ -161,7 +161,9 @@ void decide(order *o, fact_set *facts, const observation *obs, decision *ret) {
 
 bool decide_cancel(order *o, fact_set *facts, decision *ret, po_err *err) {
     order_state now = o->position.state; // any money or evidence has made it paid or review
-    if (now == ORDER_PAID || now == ORDER_REVIEW || now == ORDER_REVERSED)
+    if (now == ORDER_REVIEW)
+        return po_fail(err, PO_REFUSED, "in_review", "the order is in review");
+    if (now == ORDER_PAID || now == ORDER_REVERSED)
         return po_fail(err, PO_REFUSED, "paid", "the order is %s", order_state_name(now));
     o->canceled_by_shop = true;
     move(o, facts, ret);

@@ -112,7 +112,7 @@ typedef struct decision {
 // and (only when something is emitted) sequence + 1. Running it again emits nothing (P6).
 void decide(order *order, fact_set *facts, const observation *observation, decision *ret_decision);
 // The shop's cancel: sets canceled_by_shop and moves the order. PO_REFUSED "paid" when the order is
-// paid, in review, reversed or has money; a repeat emits nothing.
+// paid or reversed, "in_review" when it is in review, with money or without; a repeat emits nothing.
 PO_MUST_CHECK bool decide_cancel(order *order, fact_set *facts, decision *ret_decision,
                                  po_err *err);
 

@@ -89,9 +89,11 @@ static verify_result lightning_verify(const account *alias, const header_value *
     if (!read_message_id(headers[HEADER_ID].value, &id) || !timestamp_read(timestamp, &seconds) ||
         !read_signatures(po_str_trim(headers[HEADER_SIGNATURE].value), candidates, &n_candidates))
         return VERIFY_MALFORMED;
+    if (!timestamp_fresh(seconds, now_us))
+        return VERIFY_STALE;
     const po_str parts[] = {id, po_s("."), timestamp, po_s("."), body};
     unsigned same = 0;
-    for (const char *const *secret = alias->secrets; *secret; secret++) {
+    for (const char *const *secret = alias->secrets; n_candidates && *secret; secret++) {
         uint8_t key[KEY_MAX], mac[MAC_SIZE];
         size_t n;
         if (read_secret(*secret, key, &n))
@@ -99,9 +101,7 @@ static verify_result lightning_verify(const account *alias, const header_value *
         hmac_sha256((po_str){(const char *)key, n}, parts, 5, mac);
         same |= signature_matches(mac, (const uint8_t(*)[MAC_SIZE])candidates, n_candidates);
     }
-    if (!same)
-        return VERIFY_WRONG;
-    return timestamp_fresh(seconds, now_us) ? VERIFY_OK : VERIFY_STALE;
+    return same ? VERIFY_OK : VERIFY_WRONG;
 }
 
 // --- Reading

@@ -7,6 +7,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <sys/mman.h>
 #include <cmocka.h>
 
 #define NOW ((int64_t)1760000000 * PO_SECOND_US)
@@ -22,12 +23,17 @@ static const char *const rolled[] = {"whsec_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA
                                      NULL};
 static const char *const no_secret[] = {"", NULL};
 
-static verify_result verify(const char *const *keys, const char *id, const char *t,
-                            const char *signature, int64_t now_us) {
+static verify_result verify_body(const char *const *keys, const char *id, const char *t,
+                                 const char *signature, po_str body, int64_t now_us) {
     account a = {.provider = provider_find(po_s("lightning")), .alias = "node", .secrets = keys};
     header_value headers[4] = {
         {po_s(id), id ? 1 : 0}, {po_s(t), t ? 1 : 0}, {po_s(signature), signature ? 1 : 0}};
-    return a.provider->verify(&a, headers, po_s(BODY), now_us);
+    return a.provider->verify(&a, headers, body, now_us);
+}
+
+static verify_result verify(const char *const *keys, const char *id, const char *t,
+                            const char *signature, int64_t now_us) {
+    return verify_body(keys, id, t, signature, po_s(BODY), now_us);
 }
 
 static void standard_webhooks_is_read_strictly(void **state) {
@@ -79,6 +85,21 @@ static void standard_webhooks_is_read_strictly(void **state) {
                      VERIFY_STALE);
     assert_int_equal(verify(secrets, "msg_demo1", "1760000000", GOOD, NOW - 301 * PO_SECOND_US),
                      VERIFY_STALE);
+}
+
+// FAULTS 40: what the headers alone refuse is refused without a look at the body, which here cannot
+// be read at all.
+static void what_the_headers_refuse_costs_no_hash(void **state) {
+    (void)state;
+    void *closed = mmap(NULL, 1 << 20, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    assert_ptr_not_equal(closed, MAP_FAILED);
+    po_str body = {closed, 1 << 20};
+    assert_int_equal(
+        verify_body(rolled, "m", "1760000000", GOOD, body, NOW + 301 * PO_SECOND_US), VERIFY_STALE);
+    assert_int_equal(verify_body(rolled, "m", "1760000000", BAD, body, NOW - 301 * PO_SECOND_US),
+                     VERIFY_STALE);
+    assert_int_equal(verify_body(rolled, "m", "1760000000", "v1a,xx", body, NOW), VERIFY_WRONG);
+    munmap(closed, 1 << 20);
 }
 
 static void signatures_are_bounded(void **state) {
@@ -431,6 +452,7 @@ static void orders_are_kept_in_millisatoshi(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(standard_webhooks_is_read_strictly),
+        cmocka_unit_test(what_the_headers_refuse_costs_no_hash),
         cmocka_unit_test(signatures_are_bounded),
         cmocka_unit_test(secrets_are_checked_at_start),
         READ(a_settled_invoice_states_the_money),

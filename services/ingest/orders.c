@@ -111,7 +111,7 @@ static const struct {
                 {"json_missing", 400},  {"json_type", 400},     {"json_range", 400},
                 {"unit_mismatch", 400}, {"inexact", 400},       {"overflow", 400},
                 {"not_found", 404},     {"order_differs", 409}, {"reference_taken", 409},
-                {"paid", 409}};
+                {"paid", 409},          {"in_review", 409}};
 
 // What fails under another code than these is the database's: its words are for the log alone.
 static unsigned status_of(const po_err *err) {

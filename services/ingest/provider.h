@@ -112,8 +112,9 @@ typedef struct provider {
     const char *name;       // "stripe": path segment and column value
     const char *door;       // "webhooks" or "observations": first path segment
     const char *headers[4]; // names that verify() and read() are given, NULL ended
-    // All candidates × secrets are compared in constant time; tolerance 300 s both ways (PROVIDERS
-    // a1, e).
+    // What the headers alone refuse (STALE too: 300 s both ways) costs no look at the body; a stale
+    // answer says nothing about the signature. All candidates × secrets are compared in constant
+    // time (PROVIDERS a1, e).
     verify_result (*verify)(const account *account, const header_value *headers, po_str body,
                             int64_t now_us);
     // Reads a verified body; everything in ret lives in the arena or the body. Never fails: what

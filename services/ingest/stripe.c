@@ -96,18 +96,18 @@ static verify_result stripe_verify(const account *alias, const header_value *hea
     stripe_signature s = {0};
     if (!read_signature(po_str_trim(headers[0].value), &s))
         return VERIFY_MALFORMED;
+    if (!timestamp_fresh(s.seconds, now_us))
+        return VERIFY_STALE;
     const po_str parts[] = {s.t, po_s("."), body};
     unsigned same = 0;
-    for (const char *const *secret = alias->secrets; *secret; secret++) {
+    for (const char *const *secret = alias->secrets; s.n_candidates && *secret; secret++) {
         uint8_t mac[MAC_SIZE];
         if (!**secret) // anyone can sign with the empty key
             continue;
         hmac_sha256(po_s(*secret), parts, 3, mac);
         same |= signature_matches(mac, s.v1, s.n_candidates);
     }
-    if (!same)
-        return VERIFY_WRONG;
-    return timestamp_fresh(s.seconds, now_us) ? VERIFY_OK : VERIFY_STALE;
+    return same ? VERIFY_OK : VERIFY_WRONG;
 }
 
 static const char *stripe_check_secret(const char *secret) {
