@@ -4,7 +4,6 @@
 #include "pg/pg_impl.h"
 #include <assert.h>
 #include <endian.h>
-#include <limits.h>
 
 po_args *po_args_new(po_arena *arena) {
     po_args *args = po_alloc(arena, sizeof *args);
@@ -19,8 +18,18 @@ static void *regrown(po_arena *arena, const void *old, int n, int cap, size_t si
     return bigger;
 }
 
+// Adds to a size, and stays at the largest one once it does not fit.
+static void grow_by(size_t *size, size_t more) {
+    if (__builtin_add_overflow(*size, more, size))
+        *size = SIZE_MAX;
+}
+
 static void add(po_args *args, Oid type, const void *value, size_t length) {
-    assert(length <= INT_MAX);
+    grow_by(&args->bytes, length);
+    if (args->bytes > PO_ARGS_MAX) {
+        value = NULL;
+        length = 0;
+    }
     if (args->n == args->cap) {
         int cap = args->cap ? 2 * args->cap : 16;
         args->types = regrown(args->arena, args->types, args->n, cap, sizeof *args->types);
@@ -104,7 +113,7 @@ void po_arg_time(po_args *args, int64_t instant_us) {
 
 // --- Arrays
 
-// An array under construction; `at` is where the next element goes.
+// An array under construction; `at` is where the next element goes, NULL when it is too large.
 typedef struct array {
     char *start;
     char *at;
@@ -113,8 +122,11 @@ typedef struct array {
 enum { ARRAY_HEADER = 20 };
 
 static array array_open(po_args *args, Oid element, size_t n, size_t bytes, bool nulls) {
-    assert(n <= INT32_MAX && bytes <= INT_MAX - ARRAY_HEADER);
-    array a;
+    array a = {0};
+    if (n > PO_ARGS_MAX / 4 || bytes > PO_ARGS_MAX - ARRAY_HEADER) {
+        grow_by(&args->bytes, SIZE_MAX);
+        return a;
+    }
     a.start = a.at = po_alloc(args->arena, ARRAY_HEADER + bytes);
     a.at += put_i32(a.at, n > 0); // dimensions: an empty array has none
     a.at += put_i32(a.at, nulls);
@@ -127,12 +139,16 @@ static array array_open(po_args *args, Oid element, size_t n, size_t bytes, bool
 }
 
 static void array_put(array *a, const void *bytes, size_t length) {
+    if (!a->at)
+        return;
     a->at += put_i32(a->at, (int32_t)length);
     memcpy(a->at, bytes, length);
     a->at += length;
 }
 
 static void array_put_null(array *a) {
+    if (!a->at)
+        return;
     a->at += put_i32(a->at, -1);
 }
 
@@ -193,7 +209,7 @@ static void strs(po_args *args, Oid element, Oid type, const po_str *values, siz
     size_t bytes = n * 4;
     for (size_t i = 0; i < n; i++) {
         nulls |= !values[i].p;
-        bytes += values[i].p ? values[i].n : 0;
+        grow_by(&bytes, values[i].p ? values[i].n : 0);
     }
     array a = array_open(args, element, n, bytes, nulls);
     for (size_t i = 0; i < n; i++) {

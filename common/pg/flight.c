@@ -117,6 +117,8 @@ bool po_flight_send(po_pg *pg, const po_stmt *stmt, const po_args *args, po_err 
     static const po_args none;
     if (pg->lost)
         return po_fail(err, PO_RETRY, "08006", "the connection was lost before");
+    if (args && args->bytes > PO_ARGS_MAX)
+        return po_fail(err, PO_REFUSED, "54000", "%s: parameters beyond 1023 MiB", stmt->name);
     if (stmt->name ? send_prepared(pg, stmt, args ? args : &none) : send_unprepared(pg, stmt->sql))
         return true;
     bool ours = PQstatus(pg->conn) == CONNECTION_OK; // refused by libpq: parameters it cannot send

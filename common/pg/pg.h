@@ -66,7 +66,8 @@ void po_pool_release(po_pool *pool, po_pg **pg);
 
 // --- Parameters: built in order, $1 first. Zeroed is empty; memory comes from the arena; borrowed
 // views must live until the statement was sent. Arrays are one-dimensional; NULL elements by a NULL
-// `p` of a view.
+// `p` of a view. More than 1023 MiB in all cannot be sent: REFUSED 54000 from the send, and nothing
+// else is the worse.
 typedef struct po_args po_args;
 po_args *po_args_new(po_arena *arena);
 void po_arg_null(po_args *args);

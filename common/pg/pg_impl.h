@@ -41,7 +41,11 @@ struct po_args {
     const char **values;
     int *lengths;
     int *formats;
+    size_t bytes; // of all values; above PO_ARGS_MAX they are incomplete and never sent
 };
+
+// PostgreSQL takes a message below 1 GiB, and ends the session for a longer one.
+#define PO_ARGS_MAX ((size_t)1023 << 20)
 
 // A statement as this connection knows it. The same statement with other parameter types is another
 // one.

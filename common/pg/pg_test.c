@@ -142,6 +142,38 @@ static void test_arrays_come_back_in_order(void **state) {
     assert_int_equal(po_res_time(res, 2, 6), 1767225600000001);
 }
 
+// FAULTS 40: what PostgreSQL cannot take in one message is refused, never asserted on; the connection
+// and what was sent before are none the worse. The views here are longer than their memory: nobody
+// may look.
+static void test_parameters_beyond_a_message_are_refused(void **state) {
+    (void)state;
+    static const po_stmt one = {"test_one_of", "SELECT array_length($1::text[], 1)"};
+    static const po_stmt text = {"test_length_of", "SELECT length($1)"};
+    const po_str half = {"x", 600u << 20}, whole = {"x", 3u << 30}, endless = {"x", SIZE_MAX / 2};
+    const po_str lists[][3] = {{whole}, {half, half, half}, {endless, endless, endless}};
+    PO_AUTO(po_pg_close) po_pg *pg = pgtest_connection(&cluster);
+    PO_AUTO(po_arena_free) po_arena *arena = po_arena_new();
+    po_err err = {0};
+    for (size_t i = 0; i < 3; i++) {
+        po_args *args = po_args_new(arena);
+        po_arg_texts(args, lists[i], i == 0 ? 1 : 3);
+        assert_false(po_pg_run(pg, &one, args, NULL, &err));
+        assert_int_equal(err.kind, PO_REFUSED);
+        assert_string_equal(err.code, "54000");
+    }
+    po_args *args = po_args_new(arena);
+    po_arg_text(args, whole);
+    assert_true(po_pipe_begin(pg, &err) && po_pipe_send(pg, &(po_stmt){"test_1", "SELECT 1"}, NULL, &err));
+    assert_false(po_pipe_send(pg, &text, args, &err));
+    assert_string_equal(err.code, "54000");
+    assert_true(po_pipe_end(pg, &err));
+    PO_AUTO(po_res_done) po_res *res = NULL;
+    args = po_args_new(arena);
+    po_arg_text(args, po_s("four"));
+    assert_true(po_pg_run(pg, &text, args, &res, &err));
+    assert_int_equal(po_res_i64(res, 0, 0), 4);
+}
+
 static void test_empty_arrays_are_no_rows(void **state) {
     (void)state;
     static const po_stmt count = {"empty", "SELECT count(*) FROM unnest($1::text[], $2::int8[])"};
@@ -743,6 +775,7 @@ int main(void) {
         cmocka_unit_test(test_nulls_stay_apart_from_empty),
         cmocka_unit_test(test_infinite_times),
         cmocka_unit_test(test_arrays_come_back_in_order),
+        cmocka_unit_test(test_parameters_beyond_a_message_are_refused),
         cmocka_unit_test(test_empty_arrays_are_no_rows),
         cmocka_unit_test(test_types_belong_to_the_statement),
         cmocka_unit_test(test_affected_rows),
