@@ -163,7 +163,8 @@ static void test_parameters_beyond_a_message_are_refused(void **state) {
     }
     po_args *args = po_args_new(arena);
     po_arg_text(args, whole);
-    assert_true(po_pipe_begin(pg, &err) && po_pipe_send(pg, &(po_stmt){"test_1", "SELECT 1"}, NULL, &err));
+    assert_true(po_pipe_begin(pg, &err) &&
+                po_pipe_send(pg, &(po_stmt){"test_1", "SELECT 1"}, NULL, &err));
     assert_false(po_pipe_send(pg, &text, args, &err));
     assert_string_equal(err.code, "54000");
     assert_true(po_pipe_end(pg, &err));

@@ -94,8 +94,8 @@ static void what_the_headers_refuse_costs_no_hash(void **state) {
     void *closed = mmap(NULL, 1 << 20, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     assert_ptr_not_equal(closed, MAP_FAILED);
     po_str body = {closed, 1 << 20};
-    assert_int_equal(
-        verify_body(rolled, "m", "1760000000", GOOD, body, NOW + 301 * PO_SECOND_US), VERIFY_STALE);
+    assert_int_equal(verify_body(rolled, "m", "1760000000", GOOD, body, NOW + 301 * PO_SECOND_US),
+                     VERIFY_STALE);
     assert_int_equal(verify_body(rolled, "m", "1760000000", BAD, body, NOW - 301 * PO_SECOND_US),
                      VERIFY_STALE);
     assert_int_equal(verify_body(rolled, "m", "1760000000", "v1a,xx", body, NOW), VERIFY_WRONG);

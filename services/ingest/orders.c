@@ -30,10 +30,13 @@ static const po_stmt SQL[] = {
     [PUT_ORDER] = {"put_order",
                    "INSERT INTO ingest.shop_order (order_id, customer_id, purpose, item, policy, "
                    "profile, accounts, live, currency,"
-                   " exponent, price, max_discount, revoke_on_refund, expires_at, content, due)"
-                   " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $11)"
+                   " exponent, price, max_discount, revoke_on_refund, expires_at, content, "
+                   "content_version, due)"
+                   " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, "
+                   "$16, $11)"
                    " ON CONFLICT DO NOTHING RETURNING order_id"},
-    [LOCK_ORDER] = {"lock_order", "SELECT content, policy, array_to_string(accounts, ' ') FROM "
+    [LOCK_ORDER] = {"lock_order", "SELECT content, policy, array_to_string(accounts, ' '), "
+                                  "content_version FROM "
                                   "ingest.shop_order WHERE order_id = $1"
                                   " FOR NO KEY UPDATE"},
     // Behind the lock, in a statement of its own: a locking one would not see anew what it joins.
@@ -107,11 +110,11 @@ void orders_declare_metrics(void) {
 static const struct {
     const char *code;
     unsigned status;
-} statuses[] = {{"invalid", 400},       {"json_syntax", 400},   {"json_depth", 400},
-                {"json_missing", 400},  {"json_type", 400},     {"json_range", 400},
-                {"unit_mismatch", 400}, {"inexact", 400},       {"overflow", 400},
-                {"not_found", 404},     {"order_differs", 409}, {"reference_taken", 409},
-                {"paid", 409},          {"in_review", 409}};
+} statuses[] = {
+    {"invalid", 400},   {"json_syntax", 400}, {"json_depth", 400},    {"json_missing", 400},
+    {"json_type", 400}, {"json_range", 400},  {"unit_mismatch", 400}, {"inexact", 400},
+    {"overflow", 400},  {"not_found", 404},   {"order_differs", 409}, {"reference_taken", 409},
+    {"paid", 409},      {"in_review", 409},   {"json_twice", 400},    {"json_text", 400}};
 
 // What fails under another code than these is the database's: its words are for the log alone.
 static unsigned status_of(const po_err *err) {
@@ -204,7 +207,10 @@ static bool insert_order(po_tx *tx, po_arena *arena, const registration *r, bool
     po_arg_i64(args, r->max_discount);
     po_arg_bool(args, r->revoke_on_refund);
     po_arg_time(args, r->expires_at_us ? r->expires_at_us : PO_NO_TIME);
-    po_arg_bytea(args, (po_str){(const char *)r->content, sizeof r->content});
+    uint8_t content[32];
+    registration_digest(r, REGISTRATION_VERSION, content);
+    po_arg_bytea(args, (po_str){(const char *)content, sizeof content});
+    po_arg_i32(args, REGISTRATION_VERSION);
     PO_AUTO(po_res_done) po_res *rows = NULL;
     if (!po_pg_run(tx->pg, &SQL[PUT_ORDER], args, &rows, err)) {
         return false;
@@ -319,8 +325,14 @@ static bool compare_order(po_tx *tx, po_arena *arena, const registration *r, tra
         return po_fail(err, PO_RETRY, "40001", "order %s was neither inserted nor found",
                        r->order_id.p);
     }
-    if (!po_str_eq(po_res_bytea(row, 0, 0),
-                   (po_str){(const char *)r->content, sizeof r->content})) {
+    int64_t version = po_res_i64(row, 0, 3);
+    if (version < 1 || version > REGISTRATION_VERSION) {
+        return po_fail(err, PO_RETRY, "content_version",
+                       "order %s was registered by a later release", r->order_id.p);
+    }
+    uint8_t content[32];
+    registration_digest(r, (int)version, content);
+    if (!po_str_eq(po_res_bytea(row, 0, 0), (po_str){(const char *)content, sizeof content})) {
         return po_fail(err, PO_REFUSED, "order_differs",
                        "the order is registered with other content");
     }

@@ -23,12 +23,16 @@ typedef struct registration {
     } * refs; // sorted by (kind, value, account), no repeats
     size_t n_refs;
     po_str email, language; // email empty: no contact
-    uint8_t content[32];    // SHA-256 of everything but the contact, after normalising
 } registration;
 
 // PO_REFUSED "invalid" names the field. Text lives in the arena.
 PO_MUST_CHECK bool registration_read(json_t *body, const accounts *accounts, po_arena *arena,
                                      registration *ret_registration, po_err *err);
+// SHA-256 of everything but the contact, after normalising, as this version renders it (1 to
+// REGISTRATION_VERSION). A stored one is compared under its own version.
+#define REGISTRATION_VERSION 2
+void registration_digest(const registration *registration, int version, uint8_t out[32]);
+
 // The references of POST …/references, for an order of this policy and these accounts (as "a b c").
 PO_MUST_CHECK bool registration_read_refs(const json_t *list, const policy *policy, po_str allowed,
                                           po_arena *arena, struct stated_ref **ret_refs,

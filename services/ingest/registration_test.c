@@ -1,4 +1,6 @@
-// The limits of an order's members: what is refused, what the message says, and what docs/orders.md says.
+// The limits of an order's members: what is refused, what the message says, and what docs/orders.md
+// says. And what a repeated registration must equal: the renderings of all versions, since stored
+// digests are compared under the version that made them.
 #include "registration.h"
 #include "base/cleanup.h"
 #include "json/json.h"
@@ -67,7 +69,63 @@ static void test_every_limit_stands_once(void **state) {
     assert_non_null(strstr(err.text, "profile"));
 }
 
+static registration sample(void) {
+    static po_str accounts[] = {{"shop", 4}};
+    static struct stated_ref refs[] = {{{"shop", 4}, {"session", 7}, {"cs_1", 4}}};
+    return (registration){.order_id = po_s("o-77"),
+                          .customer_id = po_s("c-5"),
+                          .purpose = po_s("course"),
+                          .item = po_s("course-42"),
+                          .policy = policy_find(po_s("stripe-v1")),
+                          .accounts = accounts,
+                          .n_accounts = 1,
+                          .live = true,
+                          .price = {4900, {"EUR", 2}},
+                          .revoke_on_refund = true,
+                          .refs = refs,
+                          .n_refs = 1};
+}
+
+static void assert_digest(const registration *r, int version, const char *text) {
+    uint8_t got[32], want[32];
+    registration_digest(r, version, got);
+    po_sha256(po_s(text), want);
+    assert_memory_equal(got, want, sizeof want);
+}
+
+static void each_version_renders_as_it_always_did(void **state) {
+    (void)state;
+    registration r = sample();
+    assert_digest(&r, 1,
+                  "4:o-773:c-56:course9:course-429:stripe-v10:4900 EUR/2 0 1 0;"
+                  "4:shop7:session4:cs_14:shop");
+    assert_digest(&r, 2,
+                  "4:o-77,3:c-5,6:course,9:course-42,9:stripe-v1,0:,4:4900,3:EUR,1:2,1:0,1:1,1:0,"
+                  "1:1,4:shop,1:1,7:session,4:cs_1,4:shop,");
+}
+
+// FAULTS 40: the two lists ran into each other.
+static void lists_do_not_run_into_each_other(void **state) {
+    (void)state;
+    po_str accounts[] = {po_s("shop"), po_s("session"), po_s("cs_1"), po_s("shop")};
+    registration one = sample(), other = sample();
+    other.accounts = accounts;
+    other.n_accounts = 4;
+    other.n_refs = 0;
+    uint8_t a[32], b[32];
+    registration_digest(&one, 1, a);
+    registration_digest(&other, 1, b);
+    assert_memory_equal(a, b, sizeof a); // why there is a second version
+    registration_digest(&one, REGISTRATION_VERSION, a);
+    registration_digest(&other, REGISTRATION_VERSION, b);
+    assert_memory_not_equal(a, b, sizeof a);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_every_limit_stands_once)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_every_limit_stands_once),
+        cmocka_unit_test(each_version_renders_as_it_always_did),
+        cmocka_unit_test(lists_do_not_run_into_each_other),
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -118,8 +118,8 @@ static void what_the_header_refuses_costs_no_hash(void **state) {
     void *closed = mmap(NULL, 1 << 20, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     assert_ptr_not_equal(closed, MAP_FAILED);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-        assert_int_equal(
-            verify(both, rows[i].header, (po_str){closed, 1 << 20}, rows[i].now_us), rows[i].want);
+        assert_int_equal(verify(both, rows[i].header, (po_str){closed, 1 << 20}, rows[i].now_us),
+                         rows[i].want);
     munmap(closed, 1 << 20);
 }
 

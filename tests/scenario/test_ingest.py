@@ -16,7 +16,7 @@ from conftest import Services
 from service import call
 from shop import NODE, Shop, encode, now
 from sign import stripe_header
-from stack import Postgres, Stack
+from stack import ROOT, Postgres, Stack
 from wait import until
 
 
@@ -608,6 +608,49 @@ def test_orders_the_same_again_is_200_and_other_content_is_409(shop) -> None:
     assert shop.register("a", contact="ann@example.org", expect=200)["order_id"] == shop.id("a")
     got = shop.api("POST", "/v1/orders", shop.order("a", 100))
     assert (got.status, got.json()["error"]["code"]) == (409, "order_differs")
+
+
+def first_rendering(order: dict) -> bytes:
+    """The digest by which releases before content_version 2 knew a registration."""
+    amount = order["amount"]
+    texts = [order[k] for k in ("order_id", "customer_id", "purpose", "item", "policy")] + [""]
+    lists = order["accounts"] + [r[k] for r in order["references"] for k in ("kind", "value", "account")]
+    numbers = f"{amount['minor']} {amount['currency']}/{amount['exponent']} 0 1 0;"
+    return hashlib.sha256("".join(f"{len(t)}:{t}" for t in texts).encode() + numbers.encode() +
+                          "".join(f"{len(t)}:{t}" for t in lists).encode()).digest()
+
+
+def test_orders_registered_by_an_older_release_are_still_the_same_again(shop, stack) -> None:
+    """FAULTS 40: a digest is compared under the version that made it."""
+    refs = {"session": f"cs_{shop.tag}_a"}
+    shop.register("a", refs=refs)
+    versions = stack.postgres.query("SELECT content_version FROM ingest.shop_order WHERE order_id = %s", shop.id("a"))
+    assert versions == [(2,)]
+    stack.postgres.query("UPDATE ingest.shop_order SET content = %s, content_version = DEFAULT WHERE order_id = %s",
+                         first_rendering(shop.order("a", refs=refs)), shop.id("a"))
+    shop.register("a", refs=refs, expect=200)
+    got = shop.api("POST", "/v1/orders", shop.order("a", 100, refs=refs))
+    assert (got.status, got.json()["error"]["code"]) == (409, "order_differs")
+
+
+def test_p11_an_order_that_an_older_release_left_open_for_ever_is_ended(shop, stack, events) -> None:
+    """FAULTS 36: the migration has it decided once more."""
+    for name in ("a", "b"):
+        shop.register(name, expires_at="2026-01-01T00:00:00Z" if name == "a" else None)
+        failed = shop.session(name, status="unpaid")
+        shop.send(shop.stripe_event("checkout.session.async_payment_failed", failed))
+    shop.wait_state("a", "canceled", reason="expired")
+    ids = [shop.id("a"), shop.id("b")]
+    stack.postgres.query("UPDATE ingest.shop_order SET state = 'open', verdict = 'failed', reason = ''"
+                         " WHERE order_id = ANY(%s)", ids)
+    migration = (ROOT / "services/ingest/migrations/0002_clocks_and_content.sql").read_text()
+    stack.postgres.query(migration[migration.index("INSERT"):])
+    due = stack.postgres.query(
+        "UPDATE ingest.undecided u SET due_at = now() FROM ingest.decision d WHERE d.event = u.event"
+        " AND d.order_id = ANY(%s) RETURNING d.order_id", ids)
+    assert {id for (id,) in due} == {shop.id("a")}
+    shop.wait_state("a", "canceled", reason="expired")
+    assert shop.show("b")["verdict"] == "failed", "it has no clock"
 
 
 def test_p17_a_reference_belongs_to_one_order_for_ever(shop) -> None:
