@@ -429,6 +429,47 @@ static void ids_are_bounded(void **state) {
     }
 }
 
+// Texts changed by chance, the same in every run. jansson takes no more than we do, and reads it
+// alike; what we take beyond it is only what it has no value for.
+static void chance_finds_no_difference_to_jansson(void **state) {
+    (void)state;
+    static const char *const seeds[] = {"{\"a\":[1,-23,true,false,null,\"xy\"],\"b\":{\"c\":{},"
+                                        "\"d\":\"\\u20bf\\ud83d\\ude00\\n\"}}",
+                                        "[[\"\xe2\x82\xbf\xf0\x9f\x98\x80\xc3\xbc\"],{"
+                                        "\"k\\u00e9y\":9223372036854775807,\"\":[]}, 0 ]"};
+    static const char bytes[] = "{}[]:,\"\\u0d8dtfn19- \t\x80\xbf\xc3\xe2\xed\xf0\x01";
+    uint64_t dice = 88172645463325252u;
+    size_t taken = 0;
+    for (int round = 0; round < 60000; round++) {
+        char text[128];
+        size_t n = strlen(seeds[round % 2]);
+        memcpy(text, seeds[round % 2], n + 1);
+        for (int change = 0; change < 1 + round % 3; change++) {
+            dice ^= dice << 13, dice ^= dice >> 7, dice ^= dice << 17; // xorshift
+            size_t at = dice % n;
+            if (dice >> 60 < 6)
+                memmove(text + at, text + at + 1, n-- - at);
+            else
+                text[at] = bytes[(dice >> 32) % (sizeof bytes - 1)];
+        }
+        json_error_t why;
+        json_t *theirs = json_loadb(text, n, JSON_REJECT_DUPLICATES, &why), *ours = NULL;
+        bool ok = po_json_parse((po_str){text, n}, &ours, NULL);
+        taken += ok;
+        if (theirs && !ok)
+            fail_msg("only jansson takes %.*s", (int)n, text);
+        if (theirs && !json_equal(ours, theirs) && !strstr(text, "-0"))
+            fail_msg("read in two ways: %.*s", (int)n, text);
+        bool odd = strstr(text, "u0000") || strstr(text, "ud") || strstr(text, "uD");
+        if (!theirs && ok && !odd && json_error_code(&why) != json_error_duplicate_key &&
+            json_error_code(&why) != json_error_numeric_overflow)
+            fail_msg("only we take %.*s: %s", (int)n, text, why.text);
+        json_decref(ours);
+        json_decref(theirs);
+    }
+    assert_true(taken > 5000);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(texts_are_taken_or_refused),
@@ -437,6 +478,7 @@ int main(void) {
         cmocka_unit_test(what_is_nested_too_deeply_cannot_be_read),
         cmocka_unit_test(integers_beyond_64_bits_are_out_of_range),
         cmocka_unit_test(the_tree_is_that_of_jansson),
+        cmocka_unit_test(chance_finds_no_difference_to_jansson),
         cmocka_unit_test(error_texts_never_quote_the_input),
         cmocka_unit_test(decimals_keep_their_text),
         cmocka_unit_test(text_is_compact_sorted_and_reads_back),
