@@ -26,8 +26,7 @@ static int start_cluster(void **state) {
     PO_AUTO(po_arena_free) po_arena *arena = po_arena_new();
     PO_AUTO(po_pg_close) po_pg *pg = pgtest_connection(&cluster);
     glob_t files;
-    assert_int_equal(
-        glob(PO_SOURCE_DIR "/services/ingest/migrations/0*.sql", 0, NULL, &files), 0);
+    assert_int_equal(glob(PO_SOURCE_DIR "/services/ingest/migrations/0*.sql", 0, NULL, &files), 0);
     for (size_t i = 0; i < files.gl_pathc; i++)
         pgtest_exec(pg, whole_file(arena, files.gl_pathv[i]));
     globfree(&files);
@@ -185,8 +184,8 @@ static bool permute(size_t *idx, size_t n) {
     return true;
 }
 
-#define SESSION(id, intent, order)                                                             \
-    "\"id\":\"" id "\",\"mode\":\"payment\",\"payment_status\":\"paid\",\"currency\":\"eur\","     \
+#define SESSION(id, intent, order)                                                                \
+    "\"id\":\"" id "\",\"mode\":\"payment\",\"payment_status\":\"paid\",\"currency\":\"eur\","    \
     "\"amount_total\":4900,\"payment_intent\":\"" intent "\",\"metadata\":{\"order_id\":\"" order \
     "\"}"
 #define NAMES(order) "\"metadata\":{\"order_id\":\"" order "\"}"
@@ -327,6 +326,39 @@ static void a_reference_of_the_other_mode_is_not_taught_again(void **state) {
     end(&w);
 }
 
+// FAULTS 36: releases before 0002 left orders open for ever whose clock had run out; the migration
+// has them decided once more.
+static void what_stayed_open_for_ever_is_ended(void **state) {
+    (void)state;
+    world w = begin();
+    static const char *const orders[] = {"a", "b"}; // b has no clock
+    for (size_t i = 0; i < 2; i++) {
+        add_order(&w, orders[i], "stripe-v1", "shop", true);
+        add_stripe(&w, "checkout.session.async_payment_failed",
+                   po_printf(w.arena,
+                             "\"id\":\"cs_%zu\",\"mode\":\"payment\",\"currency\":\"eur\","
+                             "\"payment_status\":\"unpaid\"," NAMES("%s"),
+                             i, orders[i]));
+    }
+    w.events[w.n++] = settle_expiry_event(w.arena, po_s("a"), 1500 * PO_SECOND_US);
+    arrive(&w, (size_t[]){0, 1, 2}, true);
+    assert_order(&w, "a", "canceled expired 0 0");
+    pgtest_exec(w.pg,
+                "UPDATE ingest.shop_order SET state = 'open', verdict = 'failed', reason = ''");
+    const char *migration =
+        strstr(whole_file(w.arena,
+                          PO_SOURCE_DIR "/services/ingest/migrations/0002_clocks_and_content.sql"),
+               "INSERT");
+    pgtest_exec(w.pg, migration);
+    assert_int_equal(pgtest_number(w.pg, "SELECT count(*) FROM ingest.undecided"), 1);
+    drain(&w);
+    assert_order(&w, "a", "canceled expired 0 0");
+    assert_order(&w, "b", "open 0 0");
+    pgtest_exec(w.pg, migration); // nothing is left to do
+    assert_int_equal(pgtest_number(w.pg, "SELECT count(*) FROM ingest.undecided"), 0);
+    end(&w);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(without_money_a_name_is_evidence_in_any_order),
@@ -336,6 +368,7 @@ int main(void) {
         cmocka_unit_test(the_shops_name_beats_the_visitors),
         cmocka_unit_test(another_account_is_told_from_another_reference),
         cmocka_unit_test(a_reference_of_the_other_mode_is_not_taught_again),
+        cmocka_unit_test(what_stayed_open_for_ever_is_ended),
     };
     return cmocka_run_group_tests(tests, start_cluster, stop_cluster);
 }
