@@ -12,6 +12,8 @@ static const po_stmt statements[] = {
     [SESSION] = {"retention_session", "SELECT set_config('search_path', $1, false), "
                                       "(SELECT epoch FROM relay.cursor WHERE outbox = $1)"},
     // A row that is committed only later lies above the floor or in an open range of this snapshot.
+    // Rows and ranges are merged by id, a range before a row that begins with it: the ranges are
+    // disjoint, so the highest end so far is that of the last range begun. Cost adds: window + ranges.
     [DELETE] =
         {"retention_delete",
          "WITH cursor AS MATERIALIZED (SELECT floor, open_lo, open_hi FROM relay.cursor WHERE "
@@ -20,10 +22,14 @@ static const po_stmt statements[] = {
          "aged, "
          "created_at < now() - CASE WHEN topic = ANY (string_to_array($6, ',')) THEN least($4, $5) "
          "ELSE $4 END * interval '1 ms' AS due FROM outbox WHERE id > $2 ORDER BY id LIMIT $3), "
-         "gone AS (DELETE FROM outbox o USING seen, cursor c WHERE o.id = seen.id AND seen.due "
-         "AND o.id <= c.floor AND NOT EXISTS (SELECT FROM unnest(c.open_lo, c.open_hi) AS open "
-         "(lo, hi) "
-         "WHERE o.id BETWEEN open.lo AND open.hi) RETURNING o.id) "
+         "judged AS MATERIALIZED (SELECT id, due, "
+         "coalesce(max(hi) OVER (ORDER BY id, hi ROWS UNBOUNDED PRECEDING) >= id, false) AS open "
+         "FROM "
+         "(SELECT id, NULL::int8 AS hi, due FROM seen UNION ALL SELECT lo, hi, NULL FROM cursor c, "
+         "unnest(c.open_lo, c.open_hi) AS range (lo, hi)) merged), "
+         "gone AS (DELETE FROM outbox WHERE id = ANY (ARRAY (SELECT id FROM judged, cursor WHERE "
+         "due "
+         "AND NOT open AND id <= floor)) RETURNING id) "
          "SELECT (SELECT max(id) FROM seen), (SELECT count(*) FROM seen WHERE aged), "
          "(SELECT count(*) FROM gone), "
          "(SELECT least(min(id), (SELECT least(floor + 1, open_lo[1]) FROM cursor)) - 1 FROM seen "
