@@ -236,7 +236,7 @@ static void send_framed(heads *h, key *key, const row *row, int32_t schema_id) {
     }
     size_t all = size + row->key.n + row->ce_type.n + row->ce_source.n + row->traceparent.n +
                  row->tracestate.n;
-    key->alone |= sender_wants_alone(h->sender, all);
+    key->alone |= sender_wants_alone(key->topic, all);
     key->created_us = row->created_us;
     po_err err = {0};
     if (sender_send(h->sender, key->topic, key->alone, row->key, payload, size, headers_of(row),

@@ -1,6 +1,7 @@
-// The main producer's batch limit is the smallest max.message.bytes of the topics in use, read from the cluster
-// when the producer is made: else a full batch of good records would be rejected. The second producer has no such
-// limit: the broker judges each record by what the topic allows today.
+// A producer's batch limit holds for all its topics, and must be below each one's max.message.bytes: else a full
+// batch of good records would be rejected. So topics are put into classes by their limit, read from the cluster when
+// producers are made; each class in use has a producer, and a topic with a small limit costs the others nothing. One
+// more producer has no such limit: the broker judges each of its records by what the topic allows today.
 // Codes: only those that blame the record are rejections. Everything else, known or not, is a failure: all that is
 // unacknowledged is sent again by new producers. New ones for every failure, not only for fatal ones: that also
 // forgets what librdkafka has concluded about topics and sequence numbers.
@@ -19,11 +20,12 @@ enum {
     LEAST_LIMIT = 1000,      // librdkafka's
     OVERHEAD = 512,          // headers of batch and record
     ADMIN_TIMEOUT_MS = 3000,
-    DESTROY_MS = 2000, // of a producer; left to itself after that, so that both fit into the lease
+    DESTROY_MS = 4000, // of all producers; left to themselves after that, within the lease
     DRAIN_MS = 5000,   // what is in flight has so long to be answered before producers are replaced
 };
 
-typedef enum way { TOGETHER, ALONE } way;
+// Ways into Kafka: class n takes topics that allow DEFAULT_LIMIT >> n; the last one is alone.
+enum { CLASSES = 11, ALONE = CLASSES, WAYS };
 
 typedef struct tombstone { // one that is in flight
     LIST_ENTRY(tombstone) link;
@@ -36,11 +38,11 @@ typedef struct tombstone { // one that is in flight
 
 struct sender {
     sender_options options;
-    rd_kafka_t *producers[2];
+    rd_kafka_t *producers[WAYS]; // by class as far as they are in use, and ALONE
     topic *topics;
-    int64_t limit;    // of the main producer
     size_t in_flight; // messages
-    bool stale;       // a topic was named, or a limit has changed, since the main producer was made
+    bool ready;       // every class in use has its producer
+    bool stale;       // a topic was named, or a limit has changed, since they were made
     int64_t stale_ms; // since when
     bool broken;      // by a fatal error
     po_err fault;
@@ -109,7 +111,7 @@ static void on_delivery(rd_kafka_t *kafka, const rd_kafka_message_t *message, vo
         verdict = blames_record(message->err) ? SENDER_REJECTED : SENDER_FAILED;
         if (verdict == SENDER_REJECTED)
             err.kind = PO_REFUSED;
-        if (message->err == RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE && kafka == s->producers[TOGETHER])
+        if (message->err == RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE && kafka != s->producers[ALONE])
             forget_limits(s); // a topic's limit has been lowered
     }
     if (message->len == 0) // a frame is never empty
@@ -170,13 +172,18 @@ static bool read_limits(sender *s, rd_kafka_event_t *event, po_err *err) {
 }
 
 static bool ask_limits(sender *s, po_err *err) {
-    rd_kafka_ConfigResource_t *wanted[64];
     size_t n = 0;
-    for (topic *t = s->topics; t && n < 64; t = t->next)
-        if (t->limit == 0)
-            wanted[n++] = rd_kafka_ConfigResource_new(RD_KAFKA_RESOURCE_TOPIC, t->name);
+    for (topic *t = s->topics; t; t = t->next)
+        n += t->limit == 0;
     if (n == 0)
         return true;
+    PO_AUTO(po_free_auto) rd_kafka_ConfigResource_t **wanted = calloc(n, sizeof *wanted);
+    if (!wanted)
+        abort();
+    n = 0;
+    for (topic *t = s->topics; t; t = t->next)
+        if (t->limit == 0)
+            wanted[n++] = rd_kafka_ConfigResource_new(RD_KAFKA_RESOURCE_TOPIC, t->name);
     rd_kafka_t *kafka = s->producers[ALONE];
     rd_kafka_AdminOptions_t *options =
         rd_kafka_AdminOptions_new(kafka, RD_KAFKA_ADMIN_OP_DESCRIBECONFIGS);
@@ -196,7 +203,7 @@ static bool ask_limits(sender *s, po_err *err) {
 
 // --- Producers
 
-static bool open_producer(sender *s, way way, const po_kafka_setting *more, po_err *err) {
+static bool open_producer(sender *s, int way, const po_kafka_setting *more, po_err *err) {
     rd_kafka_conf_t *conf = NULL;
     const sender_options *o = &s->options;
     if (!po_kafka_conf(o->brokers, o->client_id, common_settings, o->settings, &conf, err))
@@ -220,19 +227,41 @@ static bool open_producer(sender *s, way way, const po_kafka_setting *more, po_e
     return true;
 }
 
-static void close_producer(sender *s, way way) {
-    for (topic *t = s->topics; t; t = t->next) {
-        if (t->handles[way])
-            rd_kafka_topic_destroy(t->handles[way]);
-        t->handles[way] = NULL;
+typedef struct doomed {
+    rd_kafka_t *all[WAYS];
+    size_t n;
+} doomed;
+
+static void destroy_all(void *arg) {
+    doomed *gone = arg;
+    for (size_t i = 0; i < gone->n; i++)
+        rd_kafka_destroy(gone->all[i]);
+}
+
+// Up to `end`, from 0.
+static void close_producers(sender *s, int end) {
+    doomed *gone = calloc(1, sizeof *gone);
+    if (!gone)
+        abort();
+    s->ready = false;
+    for (topic *t = s->topics; t; t = t->next)
+        for (int i = 0; i < (end > ALONE ? 2 : 1); i++) {
+            if (t->handles[i])
+                rd_kafka_topic_destroy(t->handles[i]);
+            t->handles[i] = NULL;
+        }
+    for (int way = 0; way < end; way++) {
+        if (!s->producers[way])
+            continue;
+        // The wake-up is ours: it must not be rung by a producer that outlives us.
+        rd_kafka_queue_t *verdicts = rd_kafka_queue_get_main(s->producers[way]);
+        rd_kafka_queue_io_event_enable(verdicts, -1, NULL, 0);
+        rd_kafka_queue_destroy(verdicts);
+        gone->all[gone->n++] = s->producers[way];
+        s->producers[way] = NULL;
     }
-    if (!s->producers[way])
-        return;
-    // The wake-up is ours: it must not be rung by a producer that outlives us.
-    rd_kafka_queue_t *verdicts = rd_kafka_queue_get_main(s->producers[way]);
-    rd_kafka_queue_io_event_enable(verdicts, -1, NULL, 0);
-    rd_kafka_queue_destroy(verdicts);
-    (void)po_kafka_destroy(&s->producers[way], DESTROY_MS);
+    if (gone->n == 0 || po_kafka_within(DESTROY_MS, destroy_all, gone))
+        free(gone);
 }
 
 static bool open_alone(sender *s, po_err *err) {
@@ -242,40 +271,57 @@ static bool open_alone(sender *s, po_err *err) {
     return open_producer(s, ALONE, settings, err);
 }
 
-static bool open_together(sender *s, po_err *err) {
-    s->limit = DEFAULT_LIMIT;
-    for (const topic *t = s->topics; t; t = t->next)
-        if (t->limit > 0 && t->limit < s->limit)
-            s->limit = t->limit;
-    if (s->limit < LEAST_LIMIT)
-        s->limit = LEAST_LIMIT;
+static int64_t class_limit(int class) {
+    int64_t limit = DEFAULT_LIMIT >> class;
+    return limit > LEAST_LIMIT ? limit : LEAST_LIMIT;
+}
+
+static int class_of(const topic *t) {
+    int class = 0;
+    while (t->limit > 0 && class < CLASSES - 1 && class_limit(class) > t->limit)
+        class ++;
+    return class;
+}
+
+static bool open_together(sender *s, int class, po_err *err) {
     char limit[24];
-    snprintf(limit, sizeof limit, "%lld", (long long)s->limit);
+    snprintf(limit, sizeof limit, "%lld", (long long)class_limit(class));
     const po_kafka_setting settings[] = {
         {"linger.ms", "1"}, {"batch.size", limit}, {"message.max.bytes", limit}, {0}};
-    return open_producer(s, TOGETHER, settings, err);
+    return open_producer(s, class, settings, err);
+}
+
+// Class 0 in any case, since a topic that is named later begins there.
+static bool open_classes(sender *s, po_err *err) {
+    if (!s->producers[0] && !open_together(s, 0, err))
+        return false;
+    for (topic *t = s->topics; t; t = t->next) {
+        t->class = class_of(t);
+        if (!s->producers[t->class] && !open_together(s, t->class, err))
+            return false;
+    }
+    return true;
 }
 
 bool sender_prepare(sender *s, bool *ret_ready, po_err *err) {
-    *ret_ready = s->producers[TOGETHER] && !s->stale;
+    *ret_ready = s->ready && !s->stale;
     if (*ret_ready)
         return true;
     if (s->in_flight > 0) // one partition without a leader must not hold up all others
         return po_mono_ms() - s->stale_ms < DRAIN_MS ||
                po_fail(err, PO_RETRY, "_IN_FLIGHT", "%zu records are not answered", s->in_flight);
-    close_producer(s, TOGETHER);
+    close_producers(s, CLASSES);
     if (!s->producers[ALONE] && !open_alone(s, err))
         return false;
-    if (!ask_limits(s, err) || !open_together(s, err))
+    if (!ask_limits(s, err) || !open_classes(s, err))
         return false;
     s->stale = false;
-    *ret_ready = true;
+    s->ready = *ret_ready = true;
     return true;
 }
 
 void sender_reset(sender *s) {
-    close_producer(s, TOGETHER);
-    close_producer(s, ALONE);
+    close_producers(s, WAYS);
     for (tombstone *one; (one = LIST_FIRST(&s->tombstones));) {
         LIST_REMOVE(one, link);
         free(one);
@@ -325,8 +371,8 @@ topic *sender_topic(sender *s, po_str name) {
 
 // --- Sending
 
-bool sender_wants_alone(const sender *s, size_t size) {
-    return size + OVERHEAD > (size_t)s->limit;
+bool sender_wants_alone(const topic *topic, size_t size) {
+    return size + OVERHEAD > (size_t)class_limit(topic->class);
 }
 
 static bool take_failed(po_err *err, rd_kafka_resp_err_t code) {
@@ -337,7 +383,7 @@ static bool take_failed(po_err *err, rd_kafka_resp_err_t code) {
 }
 
 // Takes over payload and headers when it succeeds.
-static rd_kafka_resp_err_t produce(sender *s, way way, rd_kafka_topic_t *topic, int32_t partition,
+static rd_kafka_resp_err_t produce(sender *s, int way, rd_kafka_topic_t *topic, int32_t partition,
                                    po_str key, void *payload, size_t size,
                                    rd_kafka_headers_t *headers, void *opaque) {
     rd_kafka_resp_err_t code =
@@ -352,12 +398,13 @@ static rd_kafka_resp_err_t produce(sender *s, way way, rd_kafka_topic_t *topic, 
 
 // librdkafka itself hears of new partitions only after minutes. A row goes out after the one before it on its key was
 // acknowledged, which a sender_poll told; so what that one met is known here.
-static rd_kafka_resp_err_t count_partitions(sender *s, topic *topic, way way) {
+static rd_kafka_resp_err_t count_partitions(sender *s, int way, topic *topic,
+                                            rd_kafka_topic_t *handle) {
     const struct rd_kafka_metadata *found = NULL;
     if (topic->partitions > 0)
         return RD_KAFKA_RESP_ERR_NO_ERROR;
     rd_kafka_resp_err_t code =
-        rd_kafka_metadata(s->producers[way], 0, topic->handles[way], &found, ADMIN_TIMEOUT_MS);
+        rd_kafka_metadata(s->producers[way], 0, handle, &found, ADMIN_TIMEOUT_MS);
     if (code)
         return code;
     code = found->topic_cnt == 1 ? found->topics[0].err : RD_KAFKA_RESP_ERR__UNKNOWN_TOPIC;
@@ -366,9 +413,10 @@ static rd_kafka_resp_err_t count_partitions(sender *s, topic *topic, way way) {
     return !code && topic->partitions < 1 ? RD_KAFKA_RESP_ERR__UNKNOWN_TOPIC : code;
 }
 
-static rd_kafka_resp_err_t send_tombstone(sender *s, way way, topic *topic, po_str key,
+static rd_kafka_resp_err_t send_tombstone(sender *s, int way, topic *topic,
+                                          rd_kafka_topic_t *handle, po_str key,
                                           const rd_kafka_headers_t *headers, void *record) {
-    rd_kafka_resp_err_t code = count_partitions(s, topic, way);
+    rd_kafka_resp_err_t code = count_partitions(s, way, topic, handle);
     if (code)
         return code;
     tombstone *one = calloc(1, sizeof *one);
@@ -377,7 +425,7 @@ static rd_kafka_resp_err_t send_tombstone(sender *s, way way, topic *topic, po_s
     *one = (tombstone){.record = record, .worst = SENDER_ACKED};
     for (; !code && one->left < topic->partitions; one->left += !code) {
         rd_kafka_headers_t *copy = rd_kafka_headers_copy(headers);
-        code = produce(s, way, topic->handles[way], one->left, key, NULL, 0, copy, one);
+        code = produce(s, way, handle, one->left, key, NULL, 0, copy, one);
         if (code)
             rd_kafka_headers_destroy(copy);
     }
@@ -393,15 +441,15 @@ static rd_kafka_resp_err_t send_tombstone(sender *s, way way, topic *topic, po_s
 
 bool sender_send(sender *s, topic *topic, bool alone, po_str key, void *payload, size_t size,
                  rd_kafka_headers_t *headers, void *record, po_err *err) {
-    way way = alone ? ALONE : TOGETHER;
-    rd_kafka_topic_t **handle = &topic->handles[way];
+    int way = alone ? ALONE : topic->class;
+    rd_kafka_topic_t **handle = &topic->handles[alone];
     rd_kafka_resp_err_t code = RD_KAFKA_RESP_ERR_NO_ERROR;
     if (!*handle && !(*handle = rd_kafka_topic_new(s->producers[way], topic->name, NULL)))
         code = rd_kafka_last_error();
     if (!code && payload)
         code = produce(s, way, *handle, RD_KAFKA_PARTITION_UA, key, payload, size, headers, record);
     else if (!code)
-        code = send_tombstone(s, way, topic, key, headers, record);
+        code = send_tombstone(s, way, topic, *handle, key, headers, record);
     if (code || !payload)
         rd_kafka_headers_destroy(headers);
     if (!code)
@@ -413,9 +461,9 @@ bool sender_send(sender *s, topic *topic, bool alone, po_str key, void *payload,
 bool sender_poll(sender *s, po_err *err) {
     for (topic *t = s->topics; t; t = t->next)
         t->partitions = 0;
-    for (int i = 0; i < 2; i++)
-        if (s->producers[i])
-            rd_kafka_poll(s->producers[i], 0);
+    for (int way = 0; way < WAYS; way++)
+        if (s->producers[way])
+            rd_kafka_poll(s->producers[way], 0);
     if (!s->broken)
         return true;
     if (err)
@@ -428,5 +476,5 @@ size_t sender_in_flight(const sender *s) {
 }
 
 rd_kafka_t *sender_kafka(sender *s) {
-    return s->producers[TOGETHER];
+    return s->producers[0];
 }

@@ -1,5 +1,5 @@
 // The way into Kafka: an idempotent producer (acks=all, no time-out of its own, the partitioner of the Java
-// clients) and verdicts by class. A record that is rejected in a batch may be innocent, so there is a second
+// clients) and verdicts by class. A record that is rejected in a batch may be innocent, so there is another
 // producer that puts each record into a batch of its own. One thread.
 #pragma once
 #include "kafka/kafka.h"
@@ -8,10 +8,11 @@ typedef struct sender sender;
 
 typedef struct topic { // lives as long as the sender
     struct topic *next;
-    char *name, *subject; // subject: "<name>-value"
-    int64_t limit;        // its max.message.bytes as last read, 0: not yet
-    int partitions;       // as read since the last sender_poll, 0: not yet
-    rd_kafka_topic_t *handles[2];
+    char *name, *subject;         // subject: "<name>-value"
+    int64_t limit;                // its max.message.bytes as last read, 0: not yet
+    int partitions;               // as read since the last sender_poll, 0: not yet
+    int class;                    // which producer batches its records
+    rd_kafka_topic_t *handles[2]; // together, alone
 } topic;
 
 typedef enum verdict {
@@ -39,8 +40,8 @@ topic *sender_topic(sender *sender, po_str name);
 // in flight is not answered for 5 s; blocks up to 3 s.
 PO_MUST_CHECK bool sender_prepare(sender *sender, bool *ret_ready, po_err *err);
 
-// Whether a record of this size (key and headers included) may be too large for a batch.
-bool sender_wants_alone(const sender *sender, size_t size);
+// Whether a record of this size (key and headers included) may be too large for a batch. Once prepared.
+bool sender_wants_alone(const topic *topic, size_t size);
 // Takes over payload (malloc; NULL: tombstone) and headers, whatever comes of it. REFUSED: no broker would take
 // this record. RETRY with librdkafka's code: not sent, sender_reset is due. A tombstone goes to every partition of the
 // topic, since its key may have lived in another one before partitions were added; the first after a sender_poll

@@ -262,7 +262,7 @@ static void test_a_new_topic_waits_until_nothing_is_in_flight(void **state) {
     assert_true(await(f, 1));
     prepare(f);
     assert_string_equal(sender_topic(f->sender, po_s("others"))->subject, "others-value");
-    assert_true(sender_wants_alone(f->sender, 500000)); // the smallest limit counts
+    assert_true(sender_wants_alone(sender_topic(f->sender, po_s("others")), 500000));
 }
 
 // A record for a partition without a leader is not answered: what is new must not wait for it for ever.
@@ -289,12 +289,59 @@ static void test_what_is_not_answered_does_not_hold_up_a_new_topic(void **state)
     prepare(f);
 }
 
+// FAULTS 51: a topic that takes little does not drive the others' large records out of their batches.
+static void test_a_small_limit_is_one_topics_own(void **state) {
+    fixture *f = *state;
+    topic *steps = sender_topic(f->sender, po_s("steps"));
+    topic *small = sender_topic(f->sender, po_s("small"));
+    assert_int_equal(rd_kafka_mock_topic_create(f->mock, "small", 1, 1), 0);
+    small->limit = 2000;
+    prepare(f);
+    assert_false(sender_wants_alone(steps, 900000));
+    assert_false(sender_wants_alone(small, 1000));
+    assert_true(sender_wants_alone(small, 1900));
+    assert_true(send_one(f, false, "k", 900000, NULL));
+    assert_true(sender_send(f->sender, small, false, po_s("k"), calloc(1, 900), 900,
+                            rd_kafka_headers_new(1), NULL, NULL));
+    assert_true(await(f, 2));
+    assert_int_equal(f->counts[SENDER_ACKED], 2);
+}
+
+static size_t asked; // topics whose limits were asked for last
+
+// In place of the library's, which the sender calls.
+void rd_kafka_DescribeConfigs(rd_kafka_t *kafka, rd_kafka_ConfigResource_t **configs, size_t n,
+                              const rd_kafka_AdminOptions_t *options, rd_kafka_queue_t *queue) {
+    static void (*real)(rd_kafka_t *, rd_kafka_ConfigResource_t **, size_t,
+                        const rd_kafka_AdminOptions_t *, rd_kafka_queue_t *);
+    asked = n;
+    if (!real)
+        *(void **)&real = dlsym(RTLD_NEXT, "rd_kafka_DescribeConfigs");
+    real(kafka, configs, n, options, queue);
+}
+
+// FAULTS 51: however many topics there are, the limit of each is asked for.
+static void test_every_topic_is_asked_for(void **state) {
+    fixture *f = *state;
+    enum { MANY = 200 };
+    bool ready;
+    po_err err = {0};
+    for (int i = 0; i < MANY; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "topic-%d", i);
+        (void)sender_topic(f->sender, po_s(name));
+    }
+    assert_false(sender_prepare(f->sender, &ready, &err)); // the mock cluster does not answer
+    assert_int_equal(asked, MANY);
+}
+
 static void test_a_large_record_goes_alone(void **state) {
     fixture *f = *state;
     po_err err = {0};
     prepare(f);
-    assert_false(sender_wants_alone(f->sender, 1000));
-    assert_true(sender_wants_alone(f->sender, 999900));
+    topic *steps = sender_topic(f->sender, po_s("steps"));
+    assert_false(sender_wants_alone(steps, 1000));
+    assert_true(sender_wants_alone(steps, 999900));
     assert_false(send_one(f, false, "k", 1100000, &err));
     assert_int_equal(err.kind, PO_REFUSED);
     assert_true(send_one(f, true, "k", 1100000, &err)); // the broker is the judge
@@ -321,6 +368,8 @@ int main(void) {
                                         tear_down),
         cmocka_unit_test_setup_teardown(test_what_is_not_answered_does_not_hold_up_a_new_topic,
                                         set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_a_small_limit_is_one_topics_own, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_every_topic_is_asked_for, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_a_large_record_goes_alone, set_up, tear_down),
     };
     return po_kafka_exit(cmocka_run_group_tests(tests, NULL, NULL)); // with one left behind
