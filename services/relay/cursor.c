@@ -18,13 +18,14 @@ static const po_stmt statements[] = {
                   "substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) END, "
                   "pg_postmaster_start_time(), current_setting('synchronous_commit'), "
                   "CASE WHEN is_called THEN last_value ELSE 0 END FROM outbox_id_seq"},
-    // clock_timestamp: a lease ends by the database's clock, not by when a transaction began.
+    // clock_timestamp: a lease ends by the database's clock, not by when a transaction began. One's own lease is
+    // found in the row when the outbox has moved to another server, which has it from the one before.
     [TAKE] = {"cursor_take",
               "INSERT INTO relay.cursor AS c (outbox, epoch, holder, expires_at) "
               "VALUES ($1, 1, $2, clock_timestamp() + $3 * interval '1 ms') ON CONFLICT (outbox) "
               "DO UPDATE "
               "SET epoch = c.epoch + 1, holder = excluded.holder, expires_at = excluded.expires_at "
-              "WHERE c.expires_at < clock_timestamp() "
+              "WHERE c.expires_at < clock_timestamp() OR (c.holder = $2 AND c.epoch = $4) "
               "RETURNING epoch, floor, system_id, timeline, server_start, checkpoint_at"},
     [OPEN] = {"cursor_open",
               "SELECT lo, hi FROM relay.cursor, unnest(open_lo, open_hi) AS open (lo, hi) "
@@ -131,6 +132,7 @@ bool cursor_take(cursor *c, po_pg *pg, bool *ret_mine, po_err *err) {
     po_arg_text(args, po_s(c->outbox));
     po_arg_text(args, po_s(c->holder));
     po_arg_i64(args, c->lease_ms);
+    po_arg_i64(args, c->epoch);
     int64_t asked_ms = po_mono_ms();
     if (!po_pg_run(pg, &statements[TAKE], args, &res, err))
         return false;

@@ -14,7 +14,7 @@ typedef struct server {
 } server;
 
 typedef struct cursor {
-    const char *outbox, *holder;
+    const char *outbox, *holder; // holder: a text that no other process has ever had
     int64_t lease_ms, overlap_us;
     int64_t epoch;
     int64_t written_ms; // po_mono_ms of the last write
@@ -34,7 +34,7 @@ PO_MUST_CHECK bool cursor_identify(po_pg *pg, server *ret_server, po_err *err);
 // Why `now` is not the server whose ids we know (up to high); NULL when it is.
 const char *cursor_moved(const cursor *cursor, const server *now, int64_t high);
 
-// Takes the lease when it is free, and reads the checkpoint.
+// Takes the lease when it is free or still the one that this cursor held last, and reads the checkpoint.
 PO_MUST_CHECK bool cursor_take(cursor *cursor, po_pg *pg, bool *ret_mine, po_err *err);
 // Where to begin: the checkpoint's floor and gaps; on another server from checkpoint − overlap on, and an alarm.
 PO_MUST_CHECK bool cursor_begin(cursor *cursor, po_pg *pg, const server *now, gaps **ret_gaps,

@@ -3,6 +3,8 @@
 #include "retention.h"
 #include "avro/registry.h"
 #include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/id.h"
 #include "kafka/kafka.h"
 #include "life/need.h"
 #include "metrics/metrics.h"
@@ -209,9 +211,10 @@ static void *prune_all(void *arg) {
 // --- Life
 
 static void fill_options(const po_config *config) {
-    char host[64] = "";
+    char host[64] = "", instance[PO_UUID_SIZE];
     (void)gethostname(host, sizeof host - 1);
-    snprintf(self.holder, sizeof self.holder, "%s:%d", host, (int)getpid());
+    po_uuid_text(po_uuid_v7(po_now_us()), instance); // a container's first process is always 1
+    snprintf(self.holder, sizeof self.holder, "%s:%d:%s", host, (int)getpid(), instance);
     self.options = (relay_options){
         .pg = {.dsn = po_config_text(config, "DSN"),
                .application_name = "payonce-relay",

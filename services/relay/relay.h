@@ -10,7 +10,7 @@ typedef struct relay relay;
 typedef struct relay_options {
     po_pg_options pg;
     const char *brokers, *kafka_settings, *registry_url, *registry_ca_file;
-    const char *holder; // who we are, for people
+    const char *holder; // who we are, for people and for the lease: no other process has the same
     int32_t look_limit; // rows
     int64_t overlap_us;
     // Called on the relay's thread when it learns whether it holds the lease: first as soon as it
