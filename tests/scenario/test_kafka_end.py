@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from conftest import Services
+from outboxes import Outbox
 from smtp_sink import SmtpSink
 from stack import Stack, answered
-from topic import PAYMENTS, Topic
+from topic import PAYMENTS, Event, Topic
 from wait import until
 
 GRACE = 30  # seconds, as an orchestrator gives
@@ -27,20 +28,25 @@ def services(stack: Stack) -> Iterator[Services]:
         yield it
 
 
-def make_anew(stack: Stack) -> None:
-    answered(lambda: [done.result(10) for done in stack.kafka.admin.delete_topics([PAYMENTS]).values()], "the topic is deleted")
-    until(lambda: PAYMENTS not in stack.kafka.admin.list_topics(timeout=10).topics, what="it is gone")
-    stack.kafka.create_topic(PAYMENTS)
+def delete(stack: Stack, topic: str) -> None:
+    answered(lambda: [done.result(10) for done in stack.kafka.admin.delete_topics([topic]).values()], f"{topic} is deleted")
+
+
+def make_anew(stack: Stack, topic: str) -> None:
+    delete(stack, topic)
+    until(lambda: topic not in stack.kafka.admin.list_topics(timeout=10).topics, what="it is gone")
+    stack.kafka.create_topic(topic)
 
 
 @pytest.mark.parametrize("told", ["at once", "once it has been read again", "while it is away"])
-def test_p35_a_consumer_whose_topic_was_made_anew_ends_in_time(stack: Stack, services: Services, tag: str,
-                                                               told: str) -> None:
+def test_p35_a_consumer_whose_topic_was_made_anew_ends_in_time(stack: Stack, services: Services, tag: str, told: str,
+                                                               tmp_path: Path) -> None:
     """FAULTS 41: the library may wait for ever for threads of its own."""
-    services.start("ledger", "loyalty")
+    (tmp_path / "kafka").write_text("# of the operator\nsecurity.protocol=plaintext\nclient.rack=a\n")
+    services.start("ledger", "loyalty", env={"PAYONCE_KAFKA_SETTINGS_FILE": str(tmp_path / "kafka")})
     topic = Topic(stack)
 
-    def taken(name: str, event: dict) -> bool:
+    def taken(name: str, event: Event) -> bool:
         return bool(stack.postgres.query(f"SELECT FROM {name}.inbox WHERE event_id = %s", event["event_id"]))
 
     def send(kind: str) -> None:
@@ -51,13 +57,31 @@ def test_p35_a_consumer_whose_topic_was_made_anew_ends_in_time(stack: Stack, ser
 
     send("before")
     if told == "while it is away":
-        answered(lambda: [d.result(10) for d in stack.kafka.admin.delete_topics([PAYMENTS]).values()], "it is deleted")
-        until(lambda: any(line for s in services for line in s.log_lines("kafka says")), 30, "a consumer has noticed")
+        delete(stack, PAYMENTS)
+        until(lambda: all(s.log_lines("kafka says") for s in services), what="they have noticed")
     else:
-        make_anew(stack)
+        make_anew(stack, PAYMENTS)
     if told == "once it has been read again":
         send("after")
     codes = {s.label: s.term(GRACE) for s in services}
     if told == "while it is away":
         stack.kafka.create_topic(PAYMENTS)
     assert codes == {"ledger": 0, "loyalty": 0}
+
+
+def test_p35_a_relay_whose_topic_was_made_anew_goes_on_and_ends_in_time(stack: Stack, services: Services, tag: str) -> None:
+    """FAULTS 41: its producers are replaced meanwhile, each of which the library may not let go."""
+    outbox = Outbox(stack.postgres, stack.kafka, tag, f"{tag}.v1").create()
+    relay = services.start("relay", env=outbox.env())
+    with stack.postgres.connect() as conn:
+        outbox.put(conn, "a")
+        until(lambda: outbox.seen() == {"a": [1]}, what="the first row is out")
+        delete(stack, outbox.topic)
+        outbox.put(conn, "a")
+        outbox.put(conn, "b")
+        until(lambda: relay.metric("payonce_relay_send_failures_total") >= 2, what="producers were replaced")
+        stack.kafka.create_topic(outbox.topic)
+        until(lambda: outbox.seen() == {"a": [2], "b": [1]}, what="the others are out")
+        delete(stack, outbox.topic)
+        outbox.put(conn, "a")
+    assert relay.term(GRACE) == 0
