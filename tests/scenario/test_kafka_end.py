@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 from conftest import Services
+from effects import Effects
 from outboxes import Outbox
 from smtp_sink import SmtpSink
 from stack import Stack, answered
-from topic import PAYMENTS, Event, Topic
+from topic import PAYMENTS, Topic
 from wait import until
 
 GRACE = 30  # seconds, as an orchestrator gives
@@ -46,14 +47,10 @@ def test_p35_a_consumer_whose_topic_was_made_anew_ends_in_time(stack: Stack, ser
     services.start("ledger", "loyalty", env={"PAYONCE_KAFKA_SETTINGS_FILE": str(tmp_path / "kafka")})
     topic = Topic(stack)
 
-    def taken(name: str, event: Event) -> bool:
-        return bool(stack.postgres.query(f"SELECT FROM {name}.inbox WHERE event_id = %s", event["event_id"]))
-
     def send(kind: str) -> None:
         events = [topic.order(f"{tag}{kind}{i}").says("qualified", received=1000) for i in range(50)]
         topic.flush()
-        for service in services:
-            until(lambda s=service: all(taken(s.name, e) for e in events), what=f"{service.label} has taken all")
+        Effects(stack).wait_taken(events, "ledger", "loyalty")
 
     send("before")
     if told == "while it is away":
