@@ -115,7 +115,7 @@ static const po_stmt statements[] = {
 };
 
 static const po_setting settings[] = {
-    {"SMTP_URL", PO_SET_TEXT, NULL, 0, 512,
+    {"SMTP_URL", PO_SET_URL, NULL, 0, 512,
      "Mail server, `smtp://HOST:PORT`, or `smtps://HOST:PORT` for TLS from the first byte."},
     {"SMTP_TLS", PO_SET_TEXT, "try", 0, 16,
      "STARTTLS on an `smtp://` connection: `none`, `try` (when offered) or `require`."},

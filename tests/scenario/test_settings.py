@@ -101,7 +101,8 @@ ADDRESSES = {
 @pytest.mark.parametrize("setting, value", [
     ("ADMIN_LISTEN", ":9090"), ("ADMIN_LISTEN", "9090"), ("LISTEN", ":8080"), ("LISTEN", "localhost:8080"),
     ("KAFKA_BROKERS", "kafka"), ("KAFKA_BROKERS", "kafka:9092;other:9092"), ("REGISTRY_URL", "registry:8081"),
-    ("REGISTRY_URL", "http://"), ("REGISTRY_URL", "ftp://registry"), ("SMTP_URL", "mail:25"), ("DSN", "db:5432/hunter2")])
+    ("REGISTRY_URL", "http://"), ("REGISTRY_URL", "ftp://registry"), ("SMTP_URL", "mail:25"),
+    ("SMTP_URL", "smtp://mail:port"), ("DSN", "db:5432/hunter2")])
 def test_an_address_is_judged_before_it_is_used(programs: Path, env: dict[str, str], setting: str, value: str) -> None:
     """FAULTS 66: check-config says what the start would say."""
     for name in ADDRESSES[setting]:

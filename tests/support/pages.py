@@ -23,7 +23,11 @@ def pages(programs: Path) -> dict[str, str]:
     return {
         "settings.md": _collected(
             programs, "Settings", "From the environment; secrets from the files that `…_FILE` names. Printed by"
-            " `payonce-NAME print-settings`; an unusable value refuses to start and is named.", "print-settings"),
+            " `payonce-NAME print-settings`; an unusable value refuses to start and is named, and so is a `PAYONCE_…`"
+            " name that no program here knows. One environment may hold the settings of several programs, and the"
+            " variables of Kubernetes' services (`PAYONCE_INGEST_SERVICE_HOST` and what goes with it).\n\n"
+            "`print-config` shows the settings in force. Of a connection string, a URL and the Kafka file it shows what"
+            " is known to be no secret; all else is `***`.", "print-settings"),
         "metrics.md": _collected(
             programs, "Metrics", "At `/metrics` of each program's admin listener. Printed by"
             " `payonce-NAME print-metrics`.", "print-metrics"),
