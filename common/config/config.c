@@ -62,8 +62,13 @@ static void put_scaled(po_buf *out, int64_t number, const scale *scales) {
     po_buf_printf(out, "%" PRId64 "%s", number / best->factor, best->suffix);
 }
 
+static bool is_text(po_setting_type type) {
+    return type != PO_SET_INT && type != PO_SET_BOOL && type != PO_SET_DURATION_MS &&
+           type != PO_SET_BYTES;
+}
+
 static void put_number(po_buf *out, const po_setting *setting, int64_t number) {
-    if (setting->type == PO_SET_INT)
+    if (setting->type == PO_SET_INT || is_text(setting->type))
         po_buf_printf(out, "%" PRId64, number);
     else
         put_scaled(out, number, setting->type == PO_SET_BYTES ? sizes : durations);
@@ -205,6 +210,9 @@ static void read_value(value *v, po_buf *faults) {
     case PO_SET_SECRET:
         if (strlen(v->text) > most)
             po_buf_printf(faults, "PAYONCE_%s is longer than %zu bytes\n", s->name, most);
+        else if (v->given && strlen(v->text) < (size_t)s->min)
+            po_buf_printf(faults, "PAYONCE_%s is shorter than %" PRId64 " bytes\n", s->name,
+                          s->min);
         break;
     case PO_SET_LISTEN:
     case PO_SET_SERVERS:
@@ -384,11 +392,6 @@ static const value *value_named(const po_config *config, const char *name) {
     abort();
 }
 
-static bool is_text(po_setting_type type) {
-    return type != PO_SET_INT && type != PO_SET_BOOL && type != PO_SET_DURATION_MS &&
-           type != PO_SET_BYTES;
-}
-
 const char *po_config_text(const po_config *config, const char *name) {
     const value *v = value_named(config, name);
     assert(is_text(v->setting->type));
@@ -453,15 +456,27 @@ static const char *type_name(const po_setting *setting) {
     return names[setting->type];
 }
 
+static void put_range(po_buf *out, const po_setting *s) {
+    bool text = is_text(s->type);
+    if (s->type == PO_SET_BOOL || !has_range(s))
+        return;
+    if (text && s->max == 0) {
+        po_buf_printf(out, "≥ %" PRId64 " bytes", s->min);
+    } else if (text && s->min == 0) {
+        po_buf_printf(out, "≤ %" PRId64 " bytes", s->max);
+    } else {
+        put_number(out, s, s->min);
+        po_buf_puts(out, " to ");
+        put_number(out, s, s->max);
+        po_buf_puts(out, text ? " bytes" : "");
+    }
+}
+
 void po_config_markdown(const po_setting *table, FILE *out) {
     fputs("| setting | type | range | default | meaning |\n|---|---|---|---|---|\n", out);
     for (const po_setting *s = table; s->name; s++) {
         PO_AUTO(po_buf_done) po_buf range = {0};
-        if (!is_text(s->type) && s->type != PO_SET_BOOL && has_range(s)) {
-            put_number(&range, s, s->min);
-            po_buf_puts(&range, " to ");
-            put_number(&range, s, s->max);
-        }
+        put_range(&range, s);
         po_buf_puts(&range, "");
         fprintf(out, "| `PAYONCE_%s%s` | %s | %s |", s->name,
                 s->type == PO_SET_SECRET ? "_FILE" : "", type_name(s), range.p);

@@ -27,7 +27,7 @@ typedef struct po_setting {
     const char *name; // without the prefix PAYONCE_ ("RELAY_RETENTION")
     po_setting_type type;
     const char *fallback; // as text; NULL = required
-    int64_t min, max;     // for numbers, both 0 = any; for text: the most bytes in max (0 = 4096)
+    int64_t min, max;     // for numbers, both 0 = any; for text and secrets: bytes (max 0 = 4096)
     const char *doc;      // one sentence, with unit
 } po_setting;
 

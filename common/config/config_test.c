@@ -13,7 +13,7 @@ static const po_setting table[] = {
     {"VERBOSE", PO_SET_BOOL, "false", 0, 0, "Talk."},
     {"RETENTION", PO_SET_DURATION_MS, "24h", 7200000, 34560000000, "How long."},
     {"LIMIT", PO_SET_BYTES, "16MiB", 1, 1 << 30, "How much."},
-    {"TOKEN", PO_SET_SECRET, "", 0, 32, "A token."},
+    {"TOKEN", PO_SET_SECRET, "", 3, 32, "A token."},
     {"CERT", PO_SET_PATH, "", 0, 0, "A file."},
     {0},
 };
@@ -171,6 +171,7 @@ static void secrets_come_from_files(void **state) {
         {"", 0, NULL},
         {"\n", 1, NULL},
         {"a\0b", 3, NULL},
+        {"ab", 2, NULL},
         {"12345678901234567890123456789012\n", 33, "12345678901234567890123456789012"},
         {"123456789012345678901234567890123", 33, NULL},
         {"12345678901234567890123456789012345678901234567890", 50, NULL},
@@ -246,7 +247,8 @@ static void the_table_prints_as_documentation(void **state) {
     assert_non_null(
         strstr(text, "| `PAYONCE_RETENTION` | duration | 2h to 400d | `24h` | How long. |\n"));
     assert_non_null(strstr(text, "| `PAYONCE_LIMIT` | size | 1 to 1GiB | `16MiB` | How much. |\n"));
-    assert_non_null(strstr(text, "| `PAYONCE_TOKEN_FILE` | secret file |  | | A token. |\n"));
+    assert_non_null(
+        strstr(text, "| `PAYONCE_TOKEN_FILE` | secret file | 3 to 32 bytes | | A token. |\n"));
     free(text);
 }
 

@@ -14,8 +14,7 @@ static const po_setting SETTINGS[] = {
      "Address and port of the providers' doors and the orders API."},
     {"ACCOUNTS_FILE", PO_SET_PATH, NULL, 0, 0,
      "JSON file of the provider accounts (alias, mode, secret files)."},
-    {"API_TOKEN", PO_SET_SECRET, NULL, 0, 0,
-     "Bearer token of the shop's servers, at least 16 bytes."},
+    {"API_TOKEN", PO_SET_SECRET, NULL, 16, 0, "Bearer token of the shop's servers."},
     {"HTTP_THREADS", PO_SET_INT, "2", 1, 64, "Threads that serve HTTP."},
     {"WRITERS", PO_SET_INT, "2", 1, 64,
      "Threads that commit events in groups, a database connection each."},
@@ -36,9 +35,6 @@ static const po_setting SETTINGS[] = {
 };
 
 static bool check(const po_config *config, po_err *err) {
-    if (strlen(po_config_text(config, "API_TOKEN")) < 16) {
-        return po_fail(err, PO_REFUSED, "setting", "API_TOKEN: at least 16 bytes");
-    }
     PO_AUTO(accounts_free) accounts *accounts = NULL;
     return accounts_load(po_config_text(config, "ACCOUNTS_FILE"), &accounts, err);
 }

@@ -127,3 +127,16 @@ def test_every_program_knows_the_names_of_all(programs: Path, env: dict[str, str
     for name in ("ingest", *KAFKA):
         got = call(programs, name, "check-config", dict.fromkeys(names, "") | env)
         assert "is no setting" not in got.stderr
+
+
+def test_a_short_token_is_refused_by_the_limit_that_the_page_states(programs: Path, env: dict[str, str],
+                                                                     tmp_path: Path) -> None:
+    """FAULTS 66: check, message and page speak of one limit."""
+    text = (pages.ROOT / "docs/settings.md").read_text()
+    [least] = {int(n) for n in re.findall(r"`PAYONCE_API_TOKEN_FILE` \| secret file \| ≥ (\d+) bytes", text)}
+    token = tmp_path / "short"
+    env["PAYONCE_API_TOKEN_FILE"] = str(token)
+    token.write_text("t" * least)
+    assert call(programs, "ingest", "check-config", env).stdout == "ok\n"
+    token.write_text("t" * (least - 1))
+    refused(programs, "ingest", env, f"PAYONCE_API_TOKEN is shorter than {least} bytes")
