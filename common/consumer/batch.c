@@ -363,13 +363,29 @@ static bool transact(po_batch *batch, item *items, size_t n, const size_t *handl
 
 // --- After COMMIT
 
+static void tell(const item *one) {
+    static po_log_site done = {.name = "effect_done"}, again = {.name = "effect_known"};
+    const po_delivery *d = &one->delivery;
+    if (!po_log_admit(one->fresh ? &done : &again))
+        return;
+    char type[256];
+    snprintf(type, sizeof type, "%.*s", (int)d->ce.type.n, d->ce.type.p);
+    context_set(d);
+    po_log(PO_INFO, one->fresh ? "effect done" : "effect known already", PO_TEXT("type", type),
+           PO_TEXT("topic", d->topic.p), PO_INT("partition", d->partition),
+           PO_INT("offset", d->offset), PO_INT("sequence", d->ce.sequence));
+}
+
 static void count_all(const item *items, size_t n) {
     int64_t duplicates = 0, ignored = 0;
     for (size_t i = 0; i < n; i++) {
         const po_consumer_route *route = items[i].route;
-        if (!route || !route->handler)
+        if (!route || !route->handler) {
             ignored++;
-        else if (!items[i].fresh)
+            continue;
+        }
+        tell(&items[i]);
+        if (!items[i].fresh)
             duplicates++;
         else
             po_count(po_meter.events, route->type, 1);

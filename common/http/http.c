@@ -241,6 +241,30 @@ static void reply_not_allowed(po_request *r) {
     answer(r, MHD_HTTP_METHOD_NOT_ALLOWED, response);
 }
 
+void po_request_peer(const po_request *r, char out[PO_PEER_SIZE]) {
+    struct sockaddr_storage from = {0};
+    socklen_t size = sizeof from;
+    char host[48], port[8];
+    int fd = MHD_get_connection_info(r->connection, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
+    out[0] = 0;
+    if (getpeername(fd, (struct sockaddr *)&from, &size) != 0 ||
+        getnameinfo((struct sockaddr *)&from, size, host, sizeof host, port, sizeof port,
+                    NI_NUMERICHOST | NI_NUMERICSERV) != 0)
+        return;
+    bool brackets = from.ss_family == AF_INET6;
+    snprintf(out, PO_PEER_SIZE, "%s%s%s:%s", brackets ? "[" : "", host, brackets ? "]" : "", port);
+}
+
+static void tell_unauthorized(const po_request *r) {
+    static po_log_site site = {.name = "refused_token", .per_second = PO_LOG_REFUSALS};
+    char peer[PO_PEER_SIZE];
+    if (!po_log_admit(&site))
+        return;
+    po_request_peer(r, peer);
+    po_log(PO_WARN, "request refused", PO_TEXT("code", "unauthorized"),
+           PO_TEXT("listener", r->http->options.name), PO_TEXT("peer", peer));
+}
+
 // Digests are compared, so that neither the time nor the length of a guess tells anything.
 static bool same_secret(po_str a, po_str b) {
     uint8_t digest_a[32], digest_b[32];
@@ -259,6 +283,7 @@ bool po_request_authorized(po_request *r, const char *token) {
         r->authorized = true;
         return true;
     }
+    tell_unauthorized(r);
     struct MHD_Response *response = error_response("unauthorized", "a bearer token is needed");
     add_header(response, "WWW-Authenticate", "Bearer");
     answer(r, MHD_HTTP_UNAUTHORIZED, response);

@@ -57,6 +57,9 @@ po_str po_request_segment(const po_request *request, unsigned n);
 // absent.
 po_str po_request_header(const po_request *request, const char *name, unsigned *ret_count);
 po_str po_request_query(po_request *request, const char *name); // unescaped; empty when absent
+// The caller's address and port as text, "127.0.0.1:40312"; "" when it is gone. From the handler.
+#define PO_PEER_SIZE 64
+void po_request_peer(const po_request *request, char out[PO_PEER_SIZE]);
 po_arena *po_request_arena(po_request *request); // dropped with the request; not thread-safe
 
 // Answers; thread-safe; wakes the connection if it was suspended. `body` is copied. retry_after_s >
@@ -68,5 +71,6 @@ void po_reply_error(po_request *request, unsigned status, const char *code, cons
 // A compact JSON object; takes over the reference.
 struct json_t;
 void po_reply_json(po_request *request, unsigned status, struct json_t *body);
-// Constant-time check of "Authorization: Bearer TOKEN"; false (and 401 sent) when it is not that.
+// Constant-time check of "Authorization: Bearer TOKEN"; false (401 sent, and logged) when it is not
+// that.
 PO_MUST_CHECK bool po_request_authorized(po_request *request, const char *token);

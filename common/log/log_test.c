@@ -1,11 +1,13 @@
 #include "log/log.h"
 #include <jansson.h>
+#include <poll.h>
 #include <pthread.h>
 #include <sched.h>
 #include <setjmp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/ioctl.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #include <cmocka.h>
 
@@ -194,6 +196,168 @@ static void threads_do_not_mix_their_lines(void **state) {
     po_buf_done(&reader.all);
 }
 
+// --- The buffer (FAULTS 65): a process of its own writes to a pipe, which we read when we like.
+
+typedef struct child {
+    pid_t pid;
+    int out, done; // done: it says when its body is through
+} child;
+
+static child child_start(void (*body)(void)) {
+    int out[2], done[2];
+    assert_int_equal(pipe(out), 0);
+    assert_int_equal(pipe(done), 0);
+    fflush(stdout);
+    child c = {.pid = fork(), .out = out[0], .done = done[0]};
+    assert_true(c.pid >= 0);
+    if (c.pid == 0) {
+        dup2(out[1], STDOUT_FILENO);
+        close(out[0]);
+        close(out[1]);
+        body();
+        (void)!write(done[1], "x", 1);
+        po_log_stop();
+        _exit(0);
+    }
+    close(out[1]);
+    close(done[1]);
+    return c;
+}
+
+// Long, since it is for faults alone.
+static bool child_is_through(const child *c) {
+    struct pollfd p = {.fd = c->done, .events = POLLIN};
+    return poll(&p, 1, 60000) == 1;
+}
+
+// All that it has written and will write, as lines; their number.
+static size_t child_lines(child *c, json_t **ret_lines) {
+    struct reader reader = {.fd = c->out};
+    read_all(&reader);
+    *ret_lines = json_array();
+    char *rest = reader.all.p;
+    for (char *line; rest && (line = strsep(&rest, "\n")) && *line;) {
+        json_t *object = json_loads(line, JSON_REJECT_DUPLICATES, NULL);
+        assert_non_null(object);
+        json_array_append_new(*ret_lines, object);
+    }
+    po_buf_done(&reader.all);
+    int status;
+    assert_int_equal(waitpid(c->pid, &status, 0), c->pid);
+    close(c->out);
+    close(c->done);
+    return json_array_size(*ret_lines);
+}
+
+static int64_t count_lines(const json_t *lines, const char *level, const char *msg) {
+    int64_t n = 0;
+    for (size_t i = 0; i < json_array_size(lines); i++) {
+        const json_t *line = json_array_get(lines, i);
+        n += strcmp(text_of(line, "level"), level) == 0 && strcmp(text_of(line, "msg"), msg) == 0;
+    }
+    return n;
+}
+
+// The sum of an integer field over all lines.
+static int64_t sum_of(const json_t *lines, const char *field) {
+    int64_t sum = 0;
+    for (size_t i = 0; i < json_array_size(lines); i++)
+        sum += json_integer_value(json_object_get(json_array_get(lines, i), field));
+    return sum;
+}
+
+enum { MANY = 20000, FEW = 100 };
+
+static void flood(void) {
+    po_log_start(50);
+    for (int i = 0; i < MANY; i++)
+        po_log(PO_INFO, "flood", PO_INT("i", i), PO_TEXT("pad", "a line of about 150 bytes"));
+    for (int i = 0; i < FEW; i++)
+        po_log(PO_ERROR, "alarm", PO_INT("i", i));
+}
+
+static void a_reader_that_stands_still_holds_nobody_up(void **state) {
+    (void)state;
+    child c = child_start(flood);
+    assert_true(child_is_through(&c)); // and not a byte was read
+    json_t *lines;
+    size_t n = child_lines(&c, &lines);
+    assert_int_equal(count_lines(lines, "error", "alarm"), FEW);
+    int64_t floods = count_lines(lines, "info", "flood");
+    assert_true(floods > 0 && floods < MANY);
+    assert_int_equal(floods + sum_of(lines, "lines"), MANY); // what was dropped was told
+    assert_int_equal(sum_of(lines, "errors"), 0);
+    assert_true(n > (size_t)floods + FEW);
+    json_decref(lines);
+}
+
+static void say_and_abort(void) {
+    po_log_start(50);
+    for (int i = 0; i < 2000; i++)
+        po_log(PO_INFO, "before", PO_INT("i", i));
+    abort();
+}
+
+static void an_abort_waits_for_what_was_said(void **state) {
+    (void)state;
+    child c = child_start(say_and_abort);
+    json_t *lines;
+    assert_int_equal(child_lines(&c, &lines), 2000);
+    json_decref(lines);
+}
+
+static void work(void) {
+    static po_log_site refused = {.name = "refused_test", .per_second = 3};
+    po_log_start(5);
+    int asked = 0;
+    for (int i = 0; i < 1000; i++)
+        po_log_outcome("thing_done", "thing done", PO_INT("asked", ++asked));
+    for (int i = 0; i < 1000; i++)
+        if (po_log_admit(&refused))
+            po_log(PO_WARN, "refused");
+    po_log(PO_INFO, "end", PO_INT("evaluated", asked));
+}
+
+static void outcomes_above_the_rate_are_counted_alone(void **state) {
+    (void)state;
+    child c = child_start(work);
+    json_t *lines;
+    child_lines(&c, &lines);
+    int64_t done = count_lines(lines, "info", "thing done"),
+            refused = count_lines(lines, "warn", "refused");
+    assert_true(done >= 5 && done < 1000 && refused >= 3 && refused < 1000);
+    assert_int_equal(done + sum_of(lines, "thing_done"), 1000);
+    assert_int_equal(refused + sum_of(lines, "refused_test"), 1000);
+    assert_int_equal(sum_of(lines, "evaluated"), done); // the fields of the others were not touched
+    json_decref(lines);
+}
+
+static void end_at_once(void) {
+    po_log_start(50);
+    for (int i = 0; i < 1000; i++)
+        po_log(PO_INFO, "last words");
+}
+
+static void the_end_writes_what_is_left(void **state) {
+    (void)state;
+    child c = child_start(end_at_once);
+    json_t *lines;
+    assert_int_equal(child_lines(&c, &lines), 1000);
+    json_decref(lines);
+}
+
+static void the_end_does_not_wait_for_ever(void **state) {
+    (void)state;
+    child c = child_start(flood);
+    assert_true(child_is_through(&c));
+    int status;
+    assert_int_equal(waitpid(c.pid, &status, 0),
+                     c.pid); // nobody reads: the test hangs, or this ends
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    close(c.out);
+    close(c.done);
+}
+
 int main(void) {
     po_log_init("test", PO_INFO);
     const struct CMUnitTest tests[] = {
@@ -204,6 +368,11 @@ int main(void) {
         cmocka_unit_test(the_context_is_inherited_and_gives_way),
         cmocka_unit_test(lines_below_the_level_are_not_written),
         cmocka_unit_test(threads_do_not_mix_their_lines),
+        cmocka_unit_test(a_reader_that_stands_still_holds_nobody_up),
+        cmocka_unit_test(an_abort_waits_for_what_was_said),
+        cmocka_unit_test(outcomes_above_the_rate_are_counted_alone),
+        cmocka_unit_test(the_end_writes_what_is_left),
+        cmocka_unit_test(the_end_does_not_wait_for_ever),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

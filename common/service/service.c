@@ -43,6 +43,9 @@ static const po_setting common_settings[] = {
      "Bearer token of the admin listener's further routes; empty: they do not exist."},
     {"LOG_LEVEL", PO_SET_TEXT, "info", 0, 16,
      "Least level that is logged: `debug`, `info`, `warn` or `error`."},
+    {"LOG_RATE", PO_SET_INT, "50", 0, 100000,
+     "Most lines a second for ordinary outcomes; those above are counted, and one line a second "
+     "says how many."},
     {0},
 };
 
@@ -364,6 +367,8 @@ static int cmd_run(program *prog) {
         return EXIT_SETTINGS;
     log_open(prog); // first: the thread that waits for signals may log
     po_life_init();
+    po_log_metrics();
+    po_log_start(po_config_int(prog->config, "LOG_RATE"));
     po_needs_metrics();
     if (service->declare_metrics)
         service->declare_metrics();
@@ -512,6 +517,7 @@ static int cmd_print_states(program *prog) {
 static int cmd_print_metrics(program *prog) {
     print_heading(prog);
     po_http_metrics();
+    po_log_metrics();
     po_needs_metrics();
     if (prog->service->declare_metrics)
         prog->service->declare_metrics();
@@ -576,6 +582,7 @@ int po_service_main(int argc, char **argv, const po_service *service) {
     setvbuf(stdout, NULL, _IOLBF, 0);
     settings_build(&prog, command->go == cmd_migrate);
     int code = command->go(&prog);
+    po_log_stop();
     po_config_free(&prog.config);
     free(prog.settings);
     return code;

@@ -50,14 +50,18 @@ static const po_http_route admin[] = {{"GET", "/secret", on_secret, "treasure"},
 
 static const char *out_path; // where this process's stdout goes
 
-// The port that the "listening" line names; 0 when it is not there.
+// The port that the "listening" line names, once it is written out.
 static int logged_port(void) {
-    char text[4096] = {0};
-    int fd = open(out_path, O_RDONLY);
-    ssize_t n = read(fd, text, sizeof text - 1);
-    close(fd);
-    const char *at = n > 0 ? strstr(text, "\"port\":") : NULL;
-    return at ? atoi(at + strlen("\"port\":")) : 0;
+    for (int i = 0; i < 6000; i++, po_life_wait(10)) {
+        char text[4096] = {0};
+        int fd = open(out_path, O_RDONLY);
+        ssize_t n = read(fd, text, sizeof text - 1);
+        close(fd);
+        const char *at = n > 0 ? strstr(text, "\"port\":") : NULL;
+        if (at)
+            return atoi(at + strlen("\"port\":"));
+    }
+    return 0;
 }
 
 // The raw answer to GET path, closed by the server.

@@ -56,6 +56,32 @@ trace doors_trace(po_request *request, po_arena *arena) {
     return (struct trace){po_s(po_printf(arena, "00-%s-%s-01", id, span)), po_s("")};
 }
 
+// The skew: how far the stated time is behind our clock; negative when ahead.
+static void tell_refused(po_request *request, const account *account, const header_value *headers,
+                         verify_result result) {
+    static po_log_site sites[] = {
+        [VERIFY_MISSING] = {.name = "refused_signature_missing", .per_second = PO_LOG_REFUSALS},
+        [VERIFY_MALFORMED] = {.name = "refused_signature_malformed", .per_second = PO_LOG_REFUSALS},
+        [VERIFY_WRONG] = {.name = "refused_signature_wrong", .per_second = PO_LOG_REFUSALS},
+        [VERIFY_STALE] = {.name = "refused_signature_stale", .per_second = PO_LOG_REFUSALS},
+    };
+    if (!po_log_admit(&sites[result])) {
+        return;
+    }
+    int64_t stated;
+    char peer[PO_PEER_SIZE];
+    po_request_peer(request, peer);
+    const char *code = sites[result].name + strlen("refused_");
+    const po_field who[] = {PO_TEXT("code", code), PO_TEXT("provider", account->provider->name),
+                            PO_TEXT("account", account->alias), PO_TEXT("peer", peer)};
+    if (result == VERIFY_STALE && account->provider->stated_time(headers, &stated)) {
+        po_log(PO_WARN, "request refused", who[0], who[1], who[2], who[3],
+               PO_INT("skew_seconds", po_now_us() / PO_SECOND_US - stated));
+    } else {
+        po_log(PO_WARN, "request refused", who[0], who[1], who[2], who[3]);
+    }
+}
+
 static void refuse(po_request *request, verify_result result) {
     static const struct {
         unsigned status;
@@ -69,7 +95,6 @@ static void refuse(po_request *request, verify_result result) {
                           "the signature's time is more than 300 s away from now"},
     };
     po_count(m_refused, answers[result].code, 1);
-    po_log(PO_INFO, "request refused", PO_TEXT("code", answers[result].code));
     po_reply_error(request, answers[result].status, answers[result].code, answers[result].message);
 }
 
@@ -103,7 +128,7 @@ static void note_apart(const event *e) {
     if (e->obs.disposition != OBS_IGNORED) {
         po_log(PO_WARN, "event recorded apart", PO_TEXT("disposition", names[e->obs.disposition]),
                PO_TEXT("problem", e->obs.problem.p), PO_TEXT("account", e->alias.p),
-               PO_TEXT("event_id", e->obs.event_id.p));
+               PO_TEXT("event_id", e->obs.event_id.p), PO_TEXT("traceparent", e->trace.parent.p));
     }
 }
 
@@ -115,6 +140,7 @@ static void enter(po_request *request, const doors *d, const account *account) {
     po_str body = po_request_body(request);
     verify_result verified = account->provider->verify(account, headers, body, po_now_us());
     if (verified != VERIFY_OK) {
+        tell_refused(request, account, headers, verified);
         refuse(request, verified);
         return;
     }
@@ -135,10 +161,27 @@ static void enter(po_request *request, const doors *d, const account *account) {
     }
 }
 
+// Names the alias, which may be any bytes of a stranger's.
+static void tell_unknown(po_request *request) {
+    static po_log_site site = {.name = "refused_unknown_account", .per_second = PO_LOG_REFUSALS};
+    char peer[PO_PEER_SIZE], names[2][128];
+    if (!po_log_admit(&site)) {
+        return;
+    }
+    for (unsigned i = 0; i < 2; i++) {
+        po_str segment = po_request_segment(request, i);
+        (void)snprintf(names[i], sizeof names[i], "%.*s", (int)segment.n, segment.p);
+    }
+    po_request_peer(request, peer);
+    po_log(PO_WARN, "request refused", PO_TEXT("code", "unknown_account"),
+           PO_TEXT("provider", names[0]), PO_TEXT("account", names[1]), PO_TEXT("peer", peer));
+}
+
 static void door(po_request *request, const doors *d, const char *name) {
     const account *account =
         accounts_find(d->accounts, po_request_segment(request, 0), po_request_segment(request, 1));
     if (!account || strcmp(account->provider->door, name) != 0) {
+        tell_unknown(request);
         po_count(m_refused, "unknown_account", 1);
         po_reply_error(request, 404, "unknown_account", "no such provider and account here");
         return;

@@ -7,6 +7,7 @@
 #include "life/life.h"
 #include "log/log.h"
 #include "metrics/metrics.h"
+#include "tell.h"
 #include "waiters.h"
 #include <pthread.h>
 #include <stdlib.h>
@@ -149,8 +150,10 @@ static void finish_settled(writer *w, item **items, size_t n, const settle_repor
             po_count(m_conflicts, NULL, 1);
             po_log(PO_ERROR, "event id says something else than before; the first stays",
                    PO_TEXT("provider", e->provider.p), PO_TEXT("account", e->alias.p),
-                   PO_TEXT("event_id", e->obs.event_id.p));
+                   PO_TEXT("event_id", e->obs.event_id.p),
+                   PO_TEXT("traceparent", e->trace.parent.p));
         }
+        tell_event(e, answers[answer].result);
         finish(w->in, items[i], answer);
     }
     po_count(m_emitted, NULL, (int64_t)report->emitted);
@@ -258,12 +261,13 @@ static void settle_items(writer *w, item **items, size_t n, mode mode) {
     po_arena *arena = po_arena_new();
     int64_t started_us = po_now_us();
     bool ok = settle(w->pg, arena, events, n, &options, &report, &err);
-    po_arena_free(&arena);
     if (ok) {
         po_count(m_batch, NULL, 1);
         po_observe(m_commit, NULL, (double)(po_now_us() - started_us) / 1e6);
         finish_settled(w, items, n, &report);
-    } else {
+    }
+    po_arena_free(&arena);
+    if (!ok) {
         next_step(w, items, n, mode, report.phase, &err);
     }
 }

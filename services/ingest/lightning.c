@@ -104,6 +104,10 @@ static verify_result lightning_verify(const account *alias, const header_value *
     return same ? VERIFY_OK : VERIFY_WRONG;
 }
 
+static bool lightning_stated_time(const header_value *headers, int64_t *ret_seconds) {
+    return timestamp_read(po_str_trim(headers[HEADER_TIMESTAMP].value), ret_seconds);
+}
+
 // --- Reading
 
 typedef struct invoice {
@@ -238,5 +242,6 @@ const provider lightning = {.name = "lightning",
                             .door = "observations",
                             .headers = {"webhook-id", "webhook-timestamp", "webhook-signature"},
                             .verify = lightning_verify,
+                            .stated_time = lightning_stated_time,
                             .read = lightning_read,
                             .check_secret = lightning_check_secret};

@@ -534,6 +534,22 @@ static void finish(orders *o, job *job, bool done, const answer *answer, const p
     po_arena_free(&arena);
 }
 
+// A command's outcome; reads change nothing and are not told.
+static void tell_call(const job *job, bool done, const answer *answer, const po_err *err) {
+    if (job->run == run_show) {
+        return;
+    }
+    const char *named = json_string_value(json_object_get(answer->view, "order_id"));
+    po_log_outcome("order_call", "order call",
+                   PO_TEXT("call", job->run == run_register ? "register"
+                                   : job->run == run_cancel ? "cancel"
+                                                            : "add_references"),
+                   PO_TEXT("order_id", named ? named : job->order_id.p),
+                   PO_INT("status", done ? answer->status : 0),
+                   PO_TEXT("code", done ? "ok" : err->code),
+                   PO_TEXT("traceparent", job->trace.parent.p));
+}
+
 static void *orders_main(void *arg) {
     orders *o = arg;
     po_pg *pg = NULL;
@@ -542,6 +558,7 @@ static void *orders_main(void *arg) {
         answer answer = {0};
         // Answered late while it was waiting: its repeat will do it.
         bool done = waiter_waits(&job->waiter) && run_job(o, job, &pg, &answer, &err);
+        tell_call(job, done, &answer, &err);
         finish(o, job, done, &answer, &err);
     }
     po_pg_close(&pg);

@@ -117,6 +117,8 @@ typedef struct provider {
     // time (PROVIDERS a1, e).
     verify_result (*verify)(const account *account, const header_value *headers, po_str body,
                             int64_t now_us);
+    // The time that a signature of the right shape states, for the log.
+    bool (*stated_time)(const header_value *headers, int64_t *ret_seconds);
     // Reads a verified body; everything in ret lives in the arena or the body. Never fails: what
     // cannot be read is a QUARANTINE observation. `event_id` of quarantined ones: own id when
     // readable, else "sha256:<hex>".

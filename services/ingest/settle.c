@@ -566,8 +566,9 @@ static void wake_payments(batch *b, const event *e) {
     }
 }
 
-static void decide_on(batch *b, const event *e, held_order *held, const observation *obs) {
+static void decide_on(batch *b, event *e, held_order *held, const observation *obs) {
     outcome *o = &b->writes.outcomes[b->writes.n_outcomes++];
+    e->outcome = o;
     decide(&held->order, &held->facts, obs, &o->decision);
     held->changed = true;
     o->held = held;
@@ -585,7 +586,7 @@ static void decide_on(batch *b, const event *e, held_order *held, const observat
 }
 
 // Evidence without money: the event cannot be this order's, or cannot be one order's.
-static void decide_mismatch(batch *b, const event *e, held_order *held, const char *reason) {
+static void decide_mismatch(batch *b, event *e, held_order *held, const char *reason) {
     observation *obs = po_alloc(b->arena, sizeof *obs);
     *obs = e->obs;
     obs->needs_payment = false;
@@ -715,6 +716,7 @@ static void decide_all(batch *b) {
     w->woken = po_alloc_array(b->arena, 2 * OBS_MAX * b->n_unique + 1, sizeof *w->woken);
     for (size_t i = 0; i < b->n; i++) {
         event *e = b->events[i];
+        e->outcome = NULL; // of an attempt that failed
         if (!e->id || e->obs.disposition != OBS_FACTS) {
             continue;
         }

@@ -29,8 +29,9 @@ typedef struct event {
     trace trace;
     uint8_t raw_sha256[32];
 
-    size_t first_ref; // settle's: where its look-ups begin
-    int64_t id;       // provider_event.id once recorded, 0 = not (a duplicate or a conflict)
+    size_t first_ref;              // settle's: where its look-ups begin
+    const struct outcome *outcome; // settle's: the last decision made of it, in settle's arena
+    int64_t id; // provider_event.id once recorded, 0 = not (a duplicate or a conflict)
     enum { EVENT_RECORDED, EVENT_DUPLICATE, EVENT_CONFLICT } same; // what recording found
 } event;
 

@@ -110,6 +110,14 @@ static verify_result stripe_verify(const account *alias, const header_value *hea
     return same ? VERIFY_OK : VERIFY_WRONG;
 }
 
+static bool stripe_stated_time(const header_value *headers, int64_t *ret_seconds) {
+    stripe_signature s = {0};
+    if (!read_signature(po_str_trim(headers[0].value), &s))
+        return false;
+    *ret_seconds = s.seconds;
+    return true;
+}
+
 static const char *stripe_check_secret(const char *secret) {
     if (!*secret)
         return "empty";
@@ -442,5 +450,6 @@ const provider stripe = {.name = "stripe",
                          .door = "webhooks",
                          .headers = {"stripe-signature"},
                          .verify = stripe_verify,
+                         .stated_time = stripe_stated_time,
                          .read = stripe_read,
                          .check_secret = stripe_check_secret};

@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "log/log.h"
 #include "metrics/metrics.h"
+#include "tell.h"
 #include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -119,6 +120,13 @@ static bool read_again(const drain *d, const po_res *row, int r, po_arena *arena
     return true;
 }
 
+// Still waiting: told when it was recorded.
+static void tell_decided(const event *e) {
+    if (e->outcome) {
+        tell_event(e, "decided");
+    }
+}
+
 static po_work_outcome drain_row(void *arg, po_pg *pg, const po_work_item *item, po_arena *arena,
                                  po_err *err) {
     const drain *d = arg;
@@ -135,6 +143,7 @@ static po_work_outcome drain_row(void *arg, po_pg *pg, const po_work_item *item,
     if (report.lost_lease) {
         return PO_WORK_SKIP;
     }
+    tell_decided(&e);
     if (report.emitted) {
         po_ring_ring(d->ring);
     }
@@ -158,6 +167,9 @@ static bool drain_claim(void *arg, po_pg *pg, const po_res *rows, po_uuid token,
     settle_report report;
     if (!settle(pg, arena, events, n, &options, &report, &ignored) || report.lost_lease) {
         return false;
+    }
+    for (size_t i = 0; i < n; i++) {
+        tell_decided(events[i]);
     }
     if (report.emitted) {
         po_ring_ring(d->ring);

@@ -383,7 +383,14 @@ static po_work_outcome send_one(void *arg, po_pg *pg, const po_work_item *item, 
     smtp_talk *talk = smtp_open(&self->server); // says QUIT after the outcome is recorded
     if (!smtp_send(talk, self->from, to.p, text, err))
         return after_failure(self, pg, item, doubts, arena, err);
-    return record(pg, &statements[ST_SENT], guard(item, arena), "sent");
+    po_work_outcome outcome = record(pg, &statements[ST_SENT], guard(item, arena), "sent");
+    if (outcome == PO_WORK_DONE)
+        po_log_outcome("mail_sent", "mail sent",
+                       PO_TEXT("mail_key", po_str_copy(arena, item->id).p),
+                       PO_TEXT("order_id", po_str_copy(arena, one.order_id).p),
+                       PO_TEXT("message_id", po_str_copy(arena, one.message_id).p),
+                       PO_INT("attempts", item->attempts));
+    return outcome;
 }
 
 // --- Life

@@ -4,6 +4,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "life/life.h"
+#include "log/log.h"
 #include "metrics/metrics.h"
 #include "registrar.h"
 #include "sender.h"
@@ -104,6 +105,17 @@ static void fail_sending(heads *h, const po_err *err) {
     h->failure = *err;
 }
 
+// The event and its trace are on the topic under this key; a head is kept without them.
+static void tell_published(const heads *h, const key *key) {
+    static po_log_site site = {.name = "row_published"};
+    if (!po_log_admit(&site))
+        return;
+    char name[256];
+    snprintf(name, sizeof name, "%.*s", (int)key->size, key->name);
+    po_log(PO_INFO, "row published", PO_TEXT("outbox", h->outbox),
+           PO_TEXT("topic", key->topic->name), PO_TEXT("order_id", name), PO_INT("id", key->id));
+}
+
 static void on_verdict(void *arg, void *record, verdict verdict, const po_err *err) {
     heads *h = arg;
     key *key = record;
@@ -118,6 +130,7 @@ static void on_verdict(void *arg, void *record, verdict verdict, const po_err *e
         h->n_acked++;
         int64_t took_us = po_now_us() - key->created_us; // of two clocks
         po_observe(metrics.publish_seconds, h->outbox, took_us > 0 ? (double)took_us / 1e6 : 0);
+        tell_published(h, key);
         if (h->attempts > 0)
             po_log(PO_INFO, "sending again", PO_TEXT("outbox", h->outbox));
         h->attempts = 0;

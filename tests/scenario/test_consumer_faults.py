@@ -3,7 +3,7 @@ partition, and a kill between any two steps leaves each effect once."""
 
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -34,7 +34,7 @@ def waiting(*services: Service, seconds: float = 0) -> bool:
     return all(s.metric("payonce_consumer_waiting_seconds") > seconds for s in services)
 
 
-def well(services: Services) -> bool:
+def well(services: Iterable[Service]) -> bool:
     """No probe fails for what all replicas share."""
     return all(s.admin_get(f"/{probe}").status == 200 for s in services for probe in ("healthz", "readyz"))
 
@@ -134,8 +134,9 @@ def test_p19_postgresql_stopped_under_load_and_a_member_killed_nothing_is_skippe
         until(lambda: waiting(*services, seconds=2), what="all wait for PostgreSQL")
         assert well(services)
         services["ledger"].kill9()
-        services["ledger"].start().wait_ready()
+        services["ledger"].start().port("admin")
         until(lambda: waiting(services["ledger"]), what="the new member waits too")
+        assert services["ledger"].admin_get("/readyz").status == 503, "it has not started yet (FAULTS 62)"
     finally:
         stack.postgres.start()
         go_on.set()
@@ -153,13 +154,16 @@ def test_p20_without_the_registry_a_consumer_waits(services, stack, topic, effec
     effects.wait_taken([known], *CONSUMERS)
     stack.registry.stop()
     try:
-        ledger = services["ledger"].restart()
+        ledger = services["ledger"]
+        assert ledger.term() == 0
+        ledger.start()  # not ready before it has reached the registry once
         event = topic.order(tag).says("qualified", received=1000)
         effects.wait_taken([event], "loyalty", "access", "receipts")
-        until(lambda: waiting(ledger), what="ledger waits")
-        [line] = ledger.log_lines("waiting")
+        [line] = until(lambda: ledger.log_lines("waiting"), what="ledger waits")
         assert (line["level"], line["code"]) == ("warn", "registry")
-        assert ledger.metric("payonce_consumer_blocked_partitions") == 0 and well(services)
+        assert waiting(ledger) and ledger.admin_get("/healthz").status == 200
+        assert ledger.metric("payonce_consumer_blocked_partitions") == 0
+        assert well([s for s in services if s is not ledger])
     finally:
         stack.registry.start()
     effects.wait_taken([event], "ledger")
@@ -194,7 +198,7 @@ def test_p20_without_its_table_a_consumer_waits_and_alarms(services, stack, topi
         until(lambda: ledger.metric("payonce_consumer_deployment_fault") == 1, what="the alarm")
         until(lambda: waiting(ledger), what="the wait is shown")
         assert ledger.metric("payonce_consumer_blocked_partitions") == 0
-        line = ledger.log_lines("waiting")[-1]
+        line = until(lambda: ledger.log_lines("waiting"), what="a line says so")[-1]
         assert (line["level"], line["code"]) == ("error", "42P01")
     finally:
         stack.postgres.query("ALTER TABLE ledger.journal_away RENAME TO journal")

@@ -1,20 +1,30 @@
-"""What a running program says of itself: probes (FAULTS 62), status (FAULTS 63)."""
+"""What a running program says of itself: probes (FAULTS 62), status (FAULTS 63), log lines (FAULTS 65)."""
 
+import fcntl
+import json
 import math
+import os
+import signal
 import socket
+import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import psycopg
 import pytest
 
+import accounts
 import process
 from broker_link import BrokerLink
 from conftest import Services
 from outboxes import Outbox
-from service import Service
 from link import Pair
+from service import Answer, Service, call
+from shop import Shop, encode, now
+from sign import stripe_header
 from stack import Postgres, Stack
 from topic import PAYMENTS, Topic, in_partition
 from wait import until
@@ -236,3 +246,131 @@ def test_faults_63_idle_programs_notice_that_their_database_is_gone(services: Se
         for one in services:
             one.term()
         own.stop("immediate")
+
+
+# --- FAULTS 65: log lines
+
+def of(one: Service, msg: str, n: int = 1) -> list[dict]:
+    """Its lines with this msg, once there are so many: they are written a little later than what they tell of."""
+    return until(lambda: (found := one.log_lines(msg)) if len(one.log_lines(msg)) >= n else None, what=f"{n} × {msg}")
+
+
+def test_faults_65_normal_work_leaves_a_line_per_outcome(shop: Shop) -> None:
+    shop.register("a", contact="kim@customer.example")
+    event = shop.stripe_event("checkout.session.completed", shop.session("a"))
+    shop.send(event)
+    shop.send(event, expect="duplicate")
+    shop.send(event | {"data": {"object": shop.session("a", total=1)}}, expect="conflict")
+    shop.register("b")
+    cancel = shop.stripe_event("checkout.session.completed", shop.session("b", total=1000000))
+    assert shop.cancel("b").status == 200
+    shop.send(cancel)
+    shop.send(shop.stripe_event("checkout.session.completed", shop.session("later")))
+    shop.register("later")
+    shop.wait_state("later", "paid")
+
+    lines = {(x["order_id"], x["result"]): x for x in of(shop.ingest, "event", 5)}
+    recorded = lines[shop.id("a"), "recorded"]
+    assert (recorded["level"], recorded["verdict"], recorded["event_id"]) == ("info", "qualified", event["id"])
+    assert (recorded["provider"], recorded["account"], recorded["type"]) == ("stripe", "shop", event["type"])
+    assert recorded["traceparent"].startswith("00-")
+    assert lines[shop.id("a"), "duplicate"]["event_id"] == event["id"]
+    assert lines[shop.id("later"), "recorded"]["verdict"] == "undecided"
+    assert lines[shop.id("later"), "decided"]["verdict"] == "qualified"
+    [review] = of(shop.ingest, "order needs review")
+    assert (review["level"], review["order_id"], review["reason"]) == ("warn", shop.id("b"), "paid_after_cancel")
+    [conflict] = of(shop.ingest, "event id says something else than before; the first stays")
+    assert conflict["event_id"] == event["id"] and conflict["level"] == "error"
+    calls = {(x["call"], x["order_id"], x["status"]) for x in of(shop.ingest, "order call", 4)}
+    assert {("register", shop.id("a"), 201), ("cancel", shop.id("b"), 200)} <= calls
+    text = shop.ingest.tail(1000)
+    assert "customer.example" not in text and "checkout.session\"" not in text and shop.token not in text
+    assert accounts.secret("shop") not in text
+
+
+def test_faults_65_a_refusal_names_alias_peer_and_skew(shop: Shop) -> None:
+    event = shop.stripe_event("checkout.session.completed", shop.session("a"))
+    assert shop.send(event, t=now() - 4000, expect=None).status == 401
+    assert shop.post("/webhooks/stripe/shop", encode(event), {}).status == 401
+    assert shop.post("/webhooks/stripe/nobody", encode(event), {}).status == 404
+    assert call("GET", shop.ingest.url("/v1/orders/a"), headers={"Authorization": "Bearer no"}).status == 401
+    stale, missing, unknown, token = of(shop.ingest, "request refused", 4)
+    assert (stale["code"], stale["account"], missing["code"]) == ("signature_stale", "shop", "signature_missing")
+    assert 3990 <= stale["skew_seconds"] <= 4100
+    assert (unknown["code"], unknown["account"], token["code"]) == ("unknown_account", "nobody", "unauthorized")
+    assert all(x["peer"].startswith("127.0.0.1:") and x["level"] == "warn" for x in (stale, missing, unknown, token))
+
+
+def summed(one: Service, field: str) -> int:
+    return sum(x.get(field, 0) for x in one.log_lines("further outcomes, counted alone"))
+
+
+def test_faults_65_above_the_rate_outcomes_are_counted(services: Services, stack: Stack, tag: str) -> None:
+    """Forged requests without end are no lines without end, either."""
+    shop = Shop(services.start("ingest", env={"PAYONCE_LOG_RATE": "2"}), stack.api_token, tag)
+    n, began = 60, time.monotonic()
+    for i in range(n):
+        assert shop.post("/webhooks/stripe/shop", b"{}", {}).status == 401
+        shop.send(shop.stripe_event("checkout.session.completed", shop.session(f"{i}")))
+    took = time.monotonic() - began
+    one = shop.ingest
+
+    def told(msg: str, field: str) -> int:
+        until(lambda: len(one.log_lines(msg)) + summed(one, field) == n, what=f"each {msg} is told or counted")
+        return len(one.log_lines(msg))
+
+    assert 2 <= told("event", "event_recorded") <= 2 * (took + 2)
+    assert told("request refused", "refused_signature_missing") <= 10 * (took + 2)
+
+
+def slowest(port: int, n: int = 400) -> float:
+    """Sends refused and recorded events, some at a time; how long the slowest answer took."""
+    def ask(i: int) -> float:
+        body = encode({"id": f"evt_{port}_{i}_{time.time_ns()}", "object": "event", "type": "test.ignored", "created": now(),
+                       "livemode": True, "api_version": "2026-10-28.endive", "data": {"object": {}}})
+        headers = {"Stripe-Signature": stripe_header(accounts.secret("shop"), body, now())} if i % 2 else {}
+        began = time.monotonic()
+        got: Answer = call("POST", f"http://127.0.0.1:{port}/webhooks/stripe/shop", body, headers, timeout=20)
+        assert got.status == (200 if i % 2 else 401), got
+        return time.monotonic() - began
+
+    with ThreadPoolExecutor(8) as pool:
+        return max(pool.map(ask, range(n)))
+
+
+def test_faults_65_a_reader_of_stdout_that_stands_still_delays_no_answer(stack: Stack) -> None:
+    """The pipe is full after some lines, and stays so until the end."""
+    read, write = os.pipe()
+    fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, 4096)
+    env = os.environ | stack.env("ingest") | {"PAYONCE_LOG_RATE": "100000"}
+    proc = subprocess.Popen([stack.programs / "payonce-ingest", "run"], stdout=write, env=env)
+    os.close(write)
+    go_on = threading.Event()
+    ports: dict[str, int] = {}
+
+    def reader() -> None:
+        """Reads all lines until told to stop."""
+        with os.fdopen(os.dup(read), "rb") as out:
+            while not go_on.is_set() and (line := out.readline()):
+                said = json.loads(line)
+                if said["msg"] == "listening":
+                    ports[said["listener"]] = said["port"]
+
+    try:
+        thread = threading.Thread(target=reader, daemon=True)
+        thread.start()
+        until(lambda: len(ports) == 2, what="it listens")
+        until(lambda: call("GET", f"http://127.0.0.1:{ports['admin']}/readyz").status == 200, what="it is ready")
+        with_reader = slowest(ports["http"])
+        go_on.set()  # from the next line on nobody reads
+        without = slowest(ports["http"], 800)
+        held = fcntl.ioctl(read, 0x541B, b"\0" * 4)  # FIONREAD
+        print(f"slowest answer: {with_reader:.3f} s with a reader, {without:.3f} s without; {int.from_bytes(held, 'little')}")
+        assert without < 2 * with_reader + 2, "an answer waited for the reader of a log"
+        assert call("GET", f"http://127.0.0.1:{ports['admin']}/healthz").status == 200
+        proc.send_signal(signal.SIGTERM)
+        assert proc.wait(60) == 0, "nor does the end wait for it"
+    finally:
+        proc.kill()
+        proc.wait()
+        os.close(read)

@@ -391,10 +391,11 @@ def test_a_schema_nobody_made_known_waits_until_somebody_does(stack: Stack, serv
 def test_a_registry_that_is_away_delays_and_loses_nothing(stack: Stack, services: Services, outbox: Outbox) -> None:
     stack.registry.stop()
     try:
-        relay = services.start("relay", env=outbox.env())
+        relay = services.make("relay", outbox.env()).start()
         with stack.postgres.connect() as conn:
             for _ in range(3):
                 outbox.put(conn, "k")
+        relay.port("admin")
         until(lambda: relay.metric("payonce_relay_held_keys") == 1)
         assert relay.admin_get("/healthz").status == 200
     finally:
@@ -467,7 +468,7 @@ def test_a_relay_that_was_overtaken_is_fenced(stack: Stack, outbox: Outbox) -> N
             until(lambda: first.exit_code == 1, what="fenced")
             for i in range(300, 350):
                 outbox.put(conn, f"k{i % 7}")
-        assert first.log_lines()[-1]["code"] == "fenced"
+        assert first.log_lines("gave up")[-1]["code"] == "fenced"
         until(lambda: {k: firsts(n) for k, n in outbox.seen().items()} == {
             f"k{i}": list(range(1, 51)) for i in range(7)})
         assert outbox.cursor()["epoch"] == 2

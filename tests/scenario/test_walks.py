@@ -229,13 +229,14 @@ def test_p8_settled_and_canceled_end_equal_in_both_orders(played, effects) -> No
 # --- Trace
 
 def test_the_trace_of_the_request_arrives_in_headers_and_log_lines(services, stack, shop, effects) -> None:
-    """A consumer is quiet while all is well; what it says about the event names the trace."""
+    """FAULTS 65: whatever is said about the event, by whom, names the order and the trace."""
     name, trace = "traced", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
     shop.register(name)
     # The same sequence with another position is booked already: ledger must speak.
     stack.postgres.query(
         "INSERT INTO ledger.order_position VALUES (%s, 1, 'another', 'EUR', 2, 0, 0, 0, 0, 0, 0, 0, 0)", shop.id(name))
-    body = encode(shop.stripe_event("checkout.session.completed", shop.session(name)))
+    paid = shop.stripe_event("checkout.session.completed", shop.session(name))
+    body = encode(paid)
     got = shop.post("/webhooks/stripe/shop", body, {
         "Stripe-Signature": stripe_header(accounts.secret("shop"), body, now()), "traceparent": trace, "tracestate": "vendor=42"})
     assert got.status == 200
@@ -243,9 +244,19 @@ def test_the_trace_of_the_request_arrives_in_headers_and_log_lines(services, sta
     [message] = [m for m in stack.kafka.records(PAYMENTS) if m.key() == shop.id(name).encode()]
     assert dict(message.headers())["traceparent"].decode() == trace
     assert dict(message.headers())["tracestate"] == b"vendor=42"
-    [line] = until(lambda: [x for x in services["ledger"].log_lines() if x.get("order_id") == shop.id(name)],
-                   what="ledger speaks")
-    assert (line["traceparent"], line["event_id"]) == (trace, dict(message.headers())["ce_id"].decode())
+    id = dict(message.headers())["ce_id"].decode()
+    for consumer in CONSUMERS:
+        lines = until(lambda c=consumer: [x for x in services[c].log_lines() if x.get("order_id") == shop.id(name)],
+                      what=f"{consumer} speaks")
+        assert all((x["traceparent"], x["event_id"]) == (trace, id) for x in lines)
+        assert [x["msg"] for x in lines if not x["msg"].startswith("conflict")] == ["effect done"]
+    assert any(x["msg"].startswith("conflict") and x["order_id"] == shop.id(name)
+               for x in services["ledger"].log_lines())
+    [line] = [x for x in shop.ingest.log_lines("event") if x["order_id"] == shop.id(name)]
+    assert (line["traceparent"], line["verdict"], line["result"]) == (trace, "qualified", "recorded")
+    assert (line["provider"], line["account"]) == ("stripe", "shop") and line["event_id"] == paid["id"]
+    [row] = [x for x in services["relay"].log_lines("row published") if x["order_id"] == shop.id(name)]
+    assert row["topic"] == PAYMENTS
 
 
 def test_without_a_trace_one_begins_at_the_door_and_reaches_the_topics(services, stack, shop, effects) -> None:

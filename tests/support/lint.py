@@ -9,7 +9,7 @@ import tree
 from tree import ROOT
 
 # Inside common/ a folder may include itself, base/ and the folders named before it.
-LAYERS = ("base", "log", "config", "metrics", "life", "json", "pg", "kafka", "avro", "http", "event",
+LAYERS = ("base", "metrics", "log", "config", "life", "json", "pg", "kafka", "avro", "http", "event",
           "outbox", "work", "service", "consumer")
 GENERATED = re.compile(r"\w+_(files|names)\.h")
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.M)
