@@ -71,8 +71,8 @@ typedef struct po_log_site {
     struct po_log_site *_Atomic next;
 } po_log_site;
 
-// For refused requests, apart from outcomes: anybody can send as many as they like, and an operator
-// needs some of them at any time. Lines a second of each kind.
+// For refused requests, and those that an outage turns away, apart from outcomes: anybody can send as
+// many as they like, and an operator needs some of them at any time. Lines a second of each kind.
 #define PO_LOG_REFUSALS 10
 
 // True when the line may be written now; else it is counted.

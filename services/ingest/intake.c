@@ -163,7 +163,10 @@ static void finish_settled(writer *w, item **items, size_t n, const settle_repor
 }
 
 static void give_back(writer *w, item **items, size_t n, const po_err *err) {
-    po_log_err(PO_WARN, "batch not stored", err, PO_INT("events", n));
+    static po_log_site site = {.name = "batch_not_stored", .per_second = PO_LOG_REFUSALS};
+    if (po_log_admit(&site)) {
+        po_log_err(PO_WARN, "batch not stored", err, PO_INT("events", n));
+    }
     w->renew = true;
     finish_all(w->in, items, n, ANSWER_BUSY);
 }

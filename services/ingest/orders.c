@@ -129,7 +129,10 @@ static unsigned status_of(const po_err *err) {
 static void answer_error(po_request *request, const po_err *err) {
     unsigned status = status_of(err);
     if (status == 503) {
-        po_log_err(PO_WARN, "order call not done", err);
+        static po_log_site site = {.name = "order_call_not_done", .per_second = PO_LOG_REFUSALS};
+        if (po_log_admit(&site)) {
+            po_log_err(PO_WARN, "order call not done", err);
+        }
         po_count(m_calls, "unavailable", 1);
         po_reply(request, 503, NULL,
                  po_s("{\"error\":{\"code\":\"unavailable\",\"message\":\"send it again\"}}"), 1);

@@ -246,8 +246,9 @@ def test_the_trace_of_the_request_arrives_in_headers_and_log_lines(services, sta
     assert dict(message.headers())["tracestate"] == b"vendor=42"
     id = dict(message.headers())["ce_id"].decode()
     for consumer in CONSUMERS:
-        lines = until(lambda c=consumer: [x for x in services[c].log_lines() if x.get("order_id") == shop.id(name)],
-                      what=f"{consumer} speaks")
+        until(lambda c=consumer: [x for x in services[c].log_lines("effect done") if x["order_id"] == shop.id(name)],
+              what=f"{consumer} speaks")
+        lines = [x for x in services[consumer].log_lines() if x.get("order_id") == shop.id(name)]
         assert all((x["traceparent"], x["event_id"]) == (trace, id) for x in lines)
         assert [x["msg"] for x in lines if not x["msg"].startswith("conflict")] == ["effect done"]
     assert any(x["msg"].startswith("conflict") and x["order_id"] == shop.id(name)
