@@ -26,9 +26,9 @@ static const po_setting SETTINGS[] = {
     {"IDLE_TIMEOUT", PO_SET_DURATION_MS, "75s", 10000, 650000,
      "How long a connection may wait for its next request: above what the load balancer in front "
      "waits (docs/operations.md)."},
-    {"CONNECTIONS", PO_SET_INT, "4096", 16, 65536,
+    {"CONNECTIONS", PO_SET_INT, "4096", 16, 16384,
      "Connections at once; never more than a third of the files the process may open."},
-    {"CONNECTIONS_PER_ADDRESS", PO_SET_INT, "0", 0, 65536,
+    {"CONNECTIONS_PER_ADDRESS", PO_SET_INT, "0", 0, 16384,
      "Connections at once of one IPv4 address or IPv6 /64; 0: no bound, as it must be behind a "
      "load balancer."},
     {0},
