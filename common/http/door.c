@@ -52,6 +52,7 @@ struct door {
     pthread_t thread;
     int wake_fd;
     bool refused;        // accept() failed for want of something: not before the next look again
+    int64_t told_ms;     // when somebody was last told to make room
     int64_t crowded_ms;  // nobody could give way then; 0: not tried
     unsigned gave_way;   // since the last look
     atomic_uint inside;  // callers
@@ -276,8 +277,12 @@ static void make_room(door *d) {
     if (c)
         hang_up(d, c, "gave_way");
     pthread_mutex_unlock(&d->lock);
-    d->crowded_ms = c ? 0 : po_mono_ms();
-    d->gave_way += c != NULL;
+    if (c) {
+        d->told_ms = po_mono_ms();
+        d->gave_way++;
+    } else {
+        d->crowded_ms = po_mono_ms();
+    }
 }
 
 // Over its address's share one of that address gives way: the newcomer itself if need be.
@@ -301,9 +306,11 @@ static bool has_room(const door *d) {
     return atomic_load(&d->inside) < d->options.most;
 }
 
-// Whether a caller at the door is to be looked after now.
+// Whether a caller at the door is to be looked after now. One at a time is told to make room; that
+// one may be long about it, if its request came at that very moment.
 static bool listens(const door *d) {
-    return !d->refused && (has_room(d) || (!d->crowded_ms && atomic_load(&d->parting) == 0));
+    bool parted = atomic_load(&d->parting) == 0 || po_mono_ms() - d->told_ms >= LOOK_MS;
+    return !d->refused && (has_room(d) || (!d->crowded_ms && parted));
 }
 
 static bool is_scarcity(int error) {
