@@ -1269,17 +1269,41 @@ static void replies_race_with_suspensions(void **state) {
         pthread_join(callers[i], NULL);
 }
 
-static void metrics_count_answers(void **state) {
-    (void)state;
+static double metric(const char *series) {
     char *text = NULL;
     size_t n = 0;
     FILE *out = open_memstream(&text, &n);
     po_metrics_write(out);
     fclose(out);
-    assert_non_null(strstr(text, "payonce_http_requests_total{status=\"413\"} "));
-    assert_non_null(strstr(text, "payonce_http_request_seconds_count{listener=\"test\"} "));
-    assert_non_null(strstr(text, "\npayonce_http_body_bytes "));
+    const char *at = strstr(text, series);
+    double value = at ? strtod(at + strlen(series), NULL) : 0;
     free(text);
+    return value;
+}
+
+// Each of the reasons is counted; this is also how an answer that nobody takes is seen to end.
+static void an_answer_that_nobody_takes_is_cut(void **state) {
+    (void)state;
+    static const char late[] = "payonce_http_hung_up_total{reason=\"late\"} ";
+    po_http *http = listener(SHORT_S); // three of them to take it
+    double before = metric(late);
+    int fd = dial(http), small = 4096;
+    setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
+    say(fd, "GET /download HTTP/1.1\r\nHost: a\r\n\r\n");
+    for (int64_t until_ms = po_mono_ms() + 30000; metric(late) == before; usleep(20000))
+        assert_true(po_mono_ms() < until_ms);
+    close(fd);
+    po_http_close(&http);
+    assert_true(metric("payonce_http_hung_up_total{reason=\"gave_way\"} ") > 0);
+    assert_true(metric("payonce_http_hung_up_total{reason=\"share\"} ") > 0);
+    assert_true(metric("payonce_http_hung_up_total{reason=\"idle\"} ") > 0);
+}
+
+static void metrics_count_answers(void **state) {
+    (void)state;
+    assert_true(metric("payonce_http_requests_total{status=\"413\"} ") > 0);
+    assert_true(metric("payonce_http_request_seconds_count{listener=\"test\"} ") > 0);
+    assert_true(metric("\npayonce_http_body_bytes ") >= 0);
 }
 
 // ---- opening and closing ----
@@ -1464,6 +1488,7 @@ int main(void) {
         cmocka_unit_test(refusals_renew_nothing),
         cmocka_unit_test(a_suspended_request_outlives_the_idle_time),
         cmocka_unit_test_prestate(replies_race_with_suspensions, shared),
+        cmocka_unit_test(an_answer_that_nobody_takes_is_cut),
         cmocka_unit_test_prestate(metrics_count_answers, shared),
         cmocka_unit_test(callers_leave_files_for_the_rest),
         cmocka_unit_test(addresses_are_checked),
