@@ -2,6 +2,7 @@
 // or the other way round, is a mistake of ours and ends the program at first use. Everything read
 // is checked: its types by Avro, and here what Avro has no type for.
 #include "event/codec.h"
+#include "event/event.h"
 #include "base/cleanup.h"
 #include "base/id.h"
 #include "base/money.h"
@@ -52,6 +53,7 @@ static po_avro_value to_value(const po_member *member, const void *from, char *u
     const char *at = (const char *)from + member->offset;
     switch (member->form) {
     case PO_FORM_TEXT:
+    case PO_FORM_ID:
         return (po_avro_value){PO_AVRO_STRING, .s = *(const po_str *)at};
     case PO_FORM_TEXT_NULL: {
         po_str text = *(const po_str *)at;
@@ -85,11 +87,27 @@ static bool is_currency(po_str s) {
     return true;
 }
 
+static bool is_text(po_str s, size_t max) {
+    return s.n <= max && (s.n == 0 || !memchr(s.p, 0, s.n));
+}
+
+bool po_is_event_id(po_str s) {
+    return s.n > 0 && is_text(s, PO_EVENT_ID_MAX);
+}
+
+// 0001-01-01T00:00:00Z and the last millisecond of 9999: what RFC 3339 can say.
+static const int64_t first_ms = -62135596800000, last_ms = 253402300799999;
+
 // What Avro's types do not say; asked of each value before it is written and after it was read.
 static bool is_sound(po_form form, const po_avro_value *value) {
     po_uuid id;
-    int64_t us;
     switch (form) {
+    case PO_FORM_TEXT:
+        return is_text(value->s, PO_EVENT_TEXT_MAX);
+    case PO_FORM_TEXT_NULL:
+        return value->type == PO_AVRO_NULL || is_text(value->s, PO_EVENT_TEXT_MAX);
+    case PO_FORM_ID:
+        return po_is_event_id(value->s);
     case PO_FORM_UUID:
         return po_uuid_parse(value->s, &id);
     case PO_FORM_CURRENCY:
@@ -97,7 +115,7 @@ static bool is_sound(po_form form, const po_avro_value *value) {
     case PO_FORM_EXPONENT:
         return value->i >= 0 && value->i <= 18;
     case PO_FORM_MILLIS:
-        return !__builtin_mul_overflow(value->i, 1000, &us);
+        return value->i >= first_ms && value->i <= last_ms;
     default:
         return true;
     }
@@ -125,6 +143,7 @@ static void from_value(const po_member *member, const po_avro_value *value, void
     char *at = (char *)to + member->offset;
     switch (member->form) {
     case PO_FORM_TEXT:
+    case PO_FORM_ID:
         *(po_str *)at = value->s;
         return;
     case PO_FORM_TEXT_NULL:

@@ -6,15 +6,16 @@
 #include <pthread.h>
 
 typedef enum po_form { // how a member is written
-    PO_FORM_TEXT,      // po_str ↔ string
+    PO_FORM_TEXT,      // po_str ↔ string, at most PO_EVENT_TEXT_MAX bytes, no U+0000
+    PO_FORM_ID,        // the same, but as po_is_event_id
     PO_FORM_TEXT_NULL, // po_str ↔ null or string; empty is null
     PO_FORM_UUID,      // po_uuid ↔ string
     PO_FORM_BOOL,      // bool ↔ boolean
     PO_FORM_INT,       // int32_t ↔ int
     PO_FORM_LONG,      // int64_t ↔ long
-    PO_FORM_MILLIS,    // int64_t microseconds ↔ long timestamp-millis, rounded down
-    PO_FORM_CURRENCY,  // po_unit's currency ↔ string; never empty
-    PO_FORM_EXPONENT,  // po_unit's exponent ↔ int, 0 to 18
+    PO_FORM_MILLIS, // int64_t microseconds ↔ long timestamp-millis, rounded down; years 1 to 9999
+    PO_FORM_CURRENCY, // po_unit's currency ↔ string; never empty
+    PO_FORM_EXPONENT, // po_unit's exponent ↔ int, 0 to 18
 } po_form;
 
 typedef struct po_member {

@@ -17,8 +17,8 @@
 static const po_member payment_members[] = {
     MEMBER(UUID, "event_id", event_id),
     MEMBER(TEXT, "type", type),
-    MEMBER(TEXT, "order_id", order_id),
-    MEMBER(TEXT, "customer_id", customer_id),
+    MEMBER(ID, "order_id", order_id),
+    MEMBER(ID, "customer_id", customer_id),
     MEMBER(TEXT, "purpose", purpose),
     MEMBER(TEXT, "item", item),
     MEMBER(TEXT, "state", state),
@@ -51,7 +51,7 @@ static po_codec payment_codec = CODEC("payment_event.avsc", payment_members);
 
 #define STRUCT po_contact
 static const po_member contact_members[] = {
-    MEMBER(TEXT, "order_id", order_id),
+    MEMBER(ID, "order_id", order_id),
     MEMBER(TEXT, "email", email),
     MEMBER(TEXT, "language", language),
 };

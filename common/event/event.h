@@ -9,6 +9,12 @@
 #define PO_TOPIC_PAYMENTS "payments.v1"
 #define PO_TOPIC_CONTACTS "contacts.v1"
 
+// What every text and time of an event keeps to, whoever wrote it, so that no consumer has to ask:
+// PostgreSQL takes no U+0000 and keeps no index entry above 2,704 bytes.
+#define PO_EVENT_TEXT_MAX 1000 // bytes of any text
+#define PO_EVENT_ID_MAX 255    // bytes of an order's or a customer's id, at least 1
+bool po_is_event_id(po_str s); // 1 to PO_EVENT_ID_MAX bytes without U+0000
+
 typedef struct po_payment_event {
     po_uuid event_id;
     po_str type; // "payment.pending | adjusted | qualified | review_required | canceled | failed |
@@ -45,7 +51,8 @@ const po_avro_schema *po_contact_schema(void);
 
 PO_MUST_CHECK bool po_payment_event_write(const po_payment_event *event, po_buf *out, po_err *err);
 PO_MUST_CHECK bool po_contact_write(const po_contact *contact, po_buf *out, po_err *err);
-// body: bare Avro written with `writer`. An event comes out with due ≥ 0, 0 ≤ refunded ≤ received,
+// body: bare Avro written with `writer`. A text or a time that no event may hold is REFUSED "event",
+// when writing too. An event comes out with due ≥ 0, 0 ≤ refunded ≤ received,
 // and qualified only in state paid with qualification ≥ 1; else REFUSED "position".
 PO_MUST_CHECK bool po_payment_event_read(const po_avro_schema *writer, po_str body, po_arena *arena,
                                          po_payment_event *ret_event, po_err *err);

@@ -247,6 +247,8 @@ static void test_unsound(void **state) {
     po_avro_resolver *resolver = NULL;
     po_err err = {0};
     assert_true(po_avro_resolver_new(schema, schema, &resolver, &err));
+    char longer[1001];
+    memset(longer, 'x', sizeof longer);
     const struct {
         const char *field;
         po_avro_value value;
@@ -257,6 +259,17 @@ static void test_unsound(void **state) {
         {"currency", {PO_AVRO_STRING, .s = po_s("ABCDEFGH")}},
         {"exponent", {PO_AVRO_LONG, .i = 19}},
         {"occurred_at", {PO_AVRO_LONG, .i = INT64_MAX / 999}},
+        {"occurred_at",
+         {PO_AVRO_LONG, .i = -62135596800001}}, // before year 1: PostgreSQL has no such
+        {"decided_at", {PO_AVRO_LONG, .i = 253402300800000}},
+        // FAULTS 51: what PostgreSQL cannot keep is refused here, once.
+        {"order_id", {PO_AVRO_STRING, .s = {"a\0b", 3}}},
+        {"order_id", {PO_AVRO_STRING, .s = po_s("")}},
+        {"order_id", {PO_AVRO_STRING, .s = {longer, 256}}},
+        {"customer_id", {PO_AVRO_STRING, .s = {longer, 256}}},
+        {"item", {PO_AVRO_STRING, .s = {longer, 1001}}},
+        {"reason", {PO_AVRO_STRING, .s = {"\0", 1}}},
+        {"refund_id", {PO_AVRO_STRING, .s = {"r\0", 2}}},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         po_avro_value *values = NULL;

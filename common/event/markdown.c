@@ -71,7 +71,11 @@ static const char value[] = "## Value\n\n"
                             "type or unit. Words (`type`, `state`, "
                             "`verdict`) are strings, not enums, because a new word is no new "
                             "schema. Another meaning is another topic "
-                            "(`payments.v2`).\n\n";
+                            "(`payments.v2`).\n\n"
+                            "No text holds U+0000 or is longer than 1000 bytes, ids of orders and "
+                            "customers are of 1 to 255 bytes, and times lie in the years 1 to "
+                            "9999: a message that says otherwise is no event, and payonce's "
+                            "reader refuses it.\n\n";
 
 // The columns after `means` are what our own consumers do.
 static const struct {
