@@ -1,6 +1,6 @@
 // One transaction for many events. Every run starts from the messages alone, so that a run that
 // failed, or whose COMMIT is in doubt, is simply run again: the inbox tells what was applied. Round
-// trips of a batch: BEGIN with the inbox; sent statements (one per CHUNK); shared statements;
+// trips of a batch: BEGIN with positions and inbox; sent statements (one per CHUNK); shared statements;
 // COMMIT.
 #include "consumer/batch.h"
 
@@ -12,8 +12,8 @@
 #include <stdlib.h>
 
 enum {
-    CHUNK = 128, // statements in flight: bounds what both ends buffer
-    PRUNE_ROWS = 5000,
+    CHUNK = 128,       // statements in flight: bounds what both ends buffer
+    PRUNE_ROWS = 2000, // at once: between two batches, so it is to be quick
 };
 
 typedef struct call {
@@ -47,6 +47,7 @@ struct po_batch {
     po_registry *registry;
     po_pg *pg; // NULL while there is none
     void *state;
+    po_positions *positions;
     po_stmt inbox_put, inbox_prune;
     po_arena *names; // holds the text of the two statements
     po_arena *arena; // of the run
@@ -179,11 +180,13 @@ static bool read_body(po_batch *batch, const rd_kafka_message_t *message, po_del
         if (!schema_of(batch, id, &d->writer, err))
             return false;
     }
-    if (po_str_is(d->topic, PO_TOPIC_PAYMENTS))
+    bool payment = po_str_is(d->topic, PO_TOPIC_PAYMENTS);
+    bool contact = po_str_is(d->topic, PO_TOPIC_CONTACTS);
+    if ((payment || contact) && !po_is_event_id(d->key)) // all that a tombstone says of its order
+        return po_fail(err, PO_REFUSED, "envelope", "the key is not an order's id");
+    if (payment)
         return read_payment(batch, d, err);
-    if (po_str_is(d->topic, PO_TOPIC_CONTACTS))
-        return read_contact(batch, d, err);
-    return true;
+    return !contact || read_contact(batch, d, err);
 }
 
 static bool item_read(po_batch *batch, const rd_kafka_message_t *message, item *one, po_err *err) {
@@ -236,8 +239,8 @@ size_t po_fold(const po_uuid *ids, size_t n, po_uuid *ret_ids, size_t *ret_first
     return distinct;
 }
 
-// Opens the transaction with the inbox insert in the same flight; marks the items whose event is
-// new.
+// Opens the transaction with the positions and the inbox insert in the same flight; marks the items
+// whose event is new.
 static bool inbox_put(po_batch *batch, po_tx *tx, item *items, const size_t *handled, size_t n,
                       po_err *err) {
     po_uuid *all = po_alloc_array(batch->arena, n, sizeof *all);
@@ -249,23 +252,21 @@ static bool inbox_put(po_batch *batch, po_tx *tx, item *items, const size_t *han
 
     po_args *args = po_args_new(batch->arena);
     po_arg_uuids(args, ids, distinct);
-    po_res *res[2] = {NULL, NULL};
-    if (!po_pipe_begin(batch->pg, err) || !po_tx_send_begin(batch->pg, tx, err) ||
-        !po_pipe_send(batch->pg, &batch->inbox_put, args, err) ||
-        !po_pipe_sync(batch->pg, res, 2, err) || !po_pipe_end(batch->pg, err)) {
-        po_res_done(&res[0]);
-        po_res_done(&res[1]);
-        return false;
-    }
-    for (int row = 0; row < po_res_rows(res[1]); row++) {
-        po_uuid id = po_res_uuid(res[1], row, 0);
+    po_res *res[3] = {NULL, NULL, NULL}; // of BEGIN, positions, inbox
+    bool fine = po_pipe_begin(batch->pg, err) && po_tx_send_begin(batch->pg, tx, err) &&
+                po_positions_send(batch->positions, batch->pg, batch->arena, err) &&
+                po_pipe_send(batch->pg, &batch->inbox_put, args, err) &&
+                po_pipe_sync(batch->pg, res, 3, err) && po_pipe_end(batch->pg, err) &&
+                po_positions_moved(batch->positions, res[1], err);
+    for (int row = 0; fine && row < po_res_rows(res[2]); row++) {
+        po_uuid id = po_res_uuid(res[2], row, 0);
         const po_uuid *found = bsearch(&id, ids, distinct, sizeof *ids, uuid_cmp);
         if (found)
             items[handled[first[found - ids]]].fresh = true;
     }
-    po_res_done(&res[0]);
-    po_res_done(&res[1]);
-    return true;
+    for (size_t i = 0; i < 3; i++)
+        po_res_done(&res[i]);
+    return fine;
 }
 
 // --- Handlers and their statements
@@ -419,33 +420,74 @@ static bool connect_pg(po_batch *batch, po_err *err) {
 static void renew(po_batch *batch, po_err *err) {
     if (err->kind != PO_UNCERTAIN && !po_pg_alive(batch->pg))
         err->kind = PO_RETRY;
-    bool only_others = po_pg_is(err, "55P03") || strncmp(err->code, "40", 2) == 0;
+    bool only_others = po_pg_is(err, "55P03") || po_pg_is(err, "position_moved") ||
+                       strncmp(err->code, "40", 2) == 0;
     if (err->kind == PO_RETRY && !only_others)
         po_pg_close(&batch->pg);
+}
+
+// A timestamp that PostgreSQL cannot keep is none.
+static po_mark mark_of(const rd_kafka_message_t *message, po_uuid id) {
+    static const int64_t latest_ms = 253402300799999; // of the year 9999
+    rd_kafka_timestamp_type_t type;
+    int64_t ms = rd_kafka_message_timestamp(message, &type);
+    bool timed = type != RD_KAFKA_TIMESTAMP_NOT_AVAILABLE && ms >= 0 && ms <= latest_ms;
+    return (po_mark){
+        .offset = message->offset, .id = id, .time_us = timed ? ms * 1000 : PO_NO_TIME};
 }
 
 static bool run(po_batch *batch, rd_kafka_message_t **messages, item *items, size_t n,
                 po_err *err) {
     size_t *handled = po_alloc_array(batch->arena, n, sizeof *handled), n_handled = 0;
+    po_positions_begin(batch->positions);
     for (size_t i = 0; i < n; i++) {
         if (!item_read(batch, messages[i], &items[i], err))
             return false;
+        po_positions_take(batch->positions, rd_kafka_topic_name(messages[i]->rkt),
+                          messages[i]->partition, mark_of(messages[i], items[i].delivery.ce.id));
         if (items[i].route && items[i].route->handler)
             handled[n_handled++] = i;
     }
-    if (n_handled) {
-        int64_t began_ms = po_mono_ms();
-        if (!connect_pg(batch, err))
-            return false;
-        if (!transact(batch, items, n, handled, n_handled, err)) {
-            renew(batch, err);
-            return false;
-        }
-        po_observe(po_meter.batch_time, NULL, (double)(po_mono_ms() - began_ms) / 1000);
-        committed(batch, items, n);
+    // Also when there is nothing to handle: the position moves on.
+    int64_t began_ms = po_mono_ms();
+    if (!connect_pg(batch, err))
+        return false;
+    bool fine = po_positions_read(batch->positions, batch->pg, batch->arena, err) &&
+                transact(batch, items, n, handled, n_handled, err);
+    po_positions_done(batch->positions, fine);
+    if (!fine) {
+        renew(batch, err);
+        return false;
     }
+    po_observe(po_meter.batch_time, NULL, (double)(po_mono_ms() - began_ms) / 1000);
+    committed(batch, items, n);
     count_all(items, n);
     return true;
+}
+
+bool po_batch_recall(void *arg, po_err *err) {
+    po_batch *batch = arg;
+    if (!po_positions_stale(batch->positions))
+        return true;
+    if (!connect_pg(batch, err))
+        return false;
+    po_arena_reset(batch->arena);
+    if (po_positions_read(batch->positions, batch->pg, batch->arena, err))
+        return true;
+    renew(batch, err);
+    return false;
+}
+
+bool po_batch_is_too_much(const po_err *err) {
+    return po_pg_is_too_much(err) || po_pg_is(err, "55P03");
+}
+
+bool po_batch_is_its_own(const po_err *err) {
+    return po_pg_is(err, "55P03") || po_pg_is(err, "57014");
+}
+
+po_positions *po_batch_positions(po_batch *batch) {
+    return batch->positions;
 }
 
 bool po_batch_run(void *arg, rd_kafka_message_t **messages, size_t n, po_err *err) {
@@ -494,6 +536,7 @@ bool po_batch_open(const po_consumer *consumer, const char *registry_url,
     *batch = (po_batch){.consumer = consumer,
                         .options = pg,
                         .registry = registry,
+                        .positions = po_positions_new(consumer->name),
                         .names = po_arena_new(),
                         .arena = po_arena_new()};
     // The schema's name is the consumer's: a constant of the program, not data.
@@ -506,8 +549,9 @@ bool po_batch_open(const po_consumer *consumer, const char *registry_url,
     batch->inbox_prune = (po_stmt){
         "inbox_prune",
         po_printf(batch->names,
-                  "DELETE FROM %s.inbox WHERE event_id IN (SELECT event_id FROM %s.inbox "
-                  "WHERE received_at < now() - $1 * interval '1 ms' ORDER BY received_at LIMIT $2)",
+                  "DELETE FROM %s.inbox WHERE event_id = ANY(ARRAY(SELECT event_id FROM %s.inbox "
+                  "WHERE received_at < now() - $1 * interval '1 ms' ORDER BY received_at LIMIT $2 "
+                  "FOR UPDATE SKIP LOCKED))",
                   consumer->name, consumer->name)};
     *ret_batch = batch;
     return true;
@@ -524,6 +568,7 @@ void po_batch_close(po_batch **batch_ref) {
     *batch_ref = NULL;
     po_pg_close(&batch->pg);
     po_registry_close(&batch->registry);
+    po_positions_free(&batch->positions);
     po_arena_free(&batch->arena);
     po_arena_free(&batch->names);
     free(batch->sent.at);

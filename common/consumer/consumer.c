@@ -12,6 +12,7 @@
 #include "consumer/retention.h"
 #include "life/need.h"
 
+#include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
 
@@ -24,7 +25,9 @@ enum {
     STATEMENT_TIMEOUT_MS = 8000,
     BEAT_LIMIT_MS = 120000, // a batch is bounded by its statements' time-outs
     PRUNE_EVERY_MS = 60000,
-    PRUNE_AGAIN_MS = 1000, // while there is more to delete
+    WINDOW_EVERY_MS = 3600000,
+    LAG_EVERY_MS = 10000,
+    LAG_MS = 1000, // for Kafka's answers to it
 };
 
 static const po_setting sdk_settings[] = {
@@ -34,9 +37,10 @@ static const po_setting sdk_settings[] = {
     {"REGISTRY_CA_FILE", PO_SET_PATH, "", 0, 0,
      "Certificates (PEM) that the registry's must lead to over https; empty: the system's."},
     {"BATCH", PO_SET_INT, "500", 1, 10000, "Most messages in one transaction."},
-    {"INBOX_RETENTION", PO_SET_DURATION_MS, "8d", 24 * 3600 * 1000LL, 3650 * 24 * 3600 * 1000LL,
-     "How long the inbox knows an event; at least the topics' retention and one day, checked at "
-     "start."},
+    {"INBOX_RETENTION", PO_SET_DURATION_MS, "9d", 24 * 3600 * 1000LL, 3650 * 24 * 3600 * 1000LL,
+     "How long the inbox knows an event; at least the topics' retention.ms, segment.ms and one "
+     "day, "
+     "checked at start and hourly."},
     {0},
 };
 
@@ -92,19 +96,20 @@ static void show_loop(po_loop *loop) {
     pthread_mutex_unlock(&loop_lock);
 }
 
-static bool make_conf(const po_config *config, rd_kafka_conf_t **ret_conf, po_err *err) {
+static bool make_conf(const po_config *config, const po_kafka_setting *settings_of,
+                      rd_kafka_conf_t **ret_conf, po_err *err) {
     char group[128];
     snprintf(group, sizeof group, "payonce-%s", self->name);
     po_kafka_setting table[32] = {{"group.id", group}};
-    for (size_t i = 0; po_loop_settings[i].name; i++)
-        table[i + 1] = po_loop_settings[i];
+    for (size_t i = 0; settings_of[i].name; i++)
+        table[i + 1] = settings_of[i];
     return po_kafka_conf(po_config_text(config, "KAFKA_BROKERS"), group, table,
                          po_config_text(config, "KAFKA_SETTINGS"), ret_conf, err);
 }
 
 static bool check(const po_config *config, po_err *err) {
     rd_kafka_conf_t *conf = NULL;
-    if (!make_conf(config, &conf, err))
+    if (!make_conf(config, po_loop_settings, &conf, err))
         return po_wrap(err, "PAYONCE_KAFKA_SETTINGS_FILE");
     rd_kafka_conf_destroy(conf);
     PO_AUTO(po_registry_close) po_registry *registry = NULL;
@@ -119,17 +124,28 @@ static bool is_alarm(const po_err *err) {
     return po_pg_is_deployment(err) || strcmp(err->code, "certificate") == 0;
 }
 
-static bool open_loop(const po_config *config, const char *const *topics, po_batch *batch,
-                      po_beat *beat, po_loop **ret_loop, po_err *err) {
+static bool open_witness(const po_config *config, po_witness **ret_witness, po_err *err) {
     rd_kafka_conf_t *conf = NULL;
-    if (!make_conf(config, &conf, err))
+    return make_conf(config, po_witness_settings, &conf, err) &&
+           po_witness_open(&conf, ret_witness, err);
+}
+
+static bool open_loop(const po_config *config, const char *const *topics, po_batch *batch,
+                      po_witness *witness, po_beat *beat, po_loop **ret_loop, po_err *err) {
+    rd_kafka_conf_t *conf = NULL;
+    if (!make_conf(config, po_loop_settings, &conf, err))
         return false;
     po_loop_options options = {.topics = topics,
                                .batch = (size_t)po_config_int(config, "BATCH"),
                                .blocked_retry_ms = BLOCKED_RETRY_MS,
                                .run = po_batch_run,
                                .is_alarm = is_alarm,
+                               .is_too_much = po_batch_is_too_much,
+                               .is_its_own = po_batch_is_its_own,
                                .arg = batch,
+                               .witness = witness,
+                               .positions = po_batch_positions(batch),
+                               .recall = po_batch_recall,
                                .beat = beat};
     return po_loop_open(&options, &conf, ret_loop, err);
 }
@@ -161,7 +177,47 @@ static int64_t prune(po_batch *batch, int64_t keep_ms) {
     bool more = false;
     if (!po_batch_prune(batch, keep_ms, &more, &err))
         po_log_err(PO_WARN, "inbox not pruned, later again", &err);
-    return po_mono_ms() + (more ? PRUNE_AGAIN_MS : PRUNE_EVERY_MS);
+    return more ? 0 : po_mono_ms() + PRUNE_EVERY_MS; // while there is more: after each batch
+}
+
+// A topic may be altered while we run. That is no reason to stop, but one to be told.
+static int64_t look_at_window(const po_config *config, po_loop *loop, const char *const *topics) {
+    po_err err = {0};
+    bool fine = po_retention_check(po_loop_kafka(loop), topics,
+                                   po_config_int(config, "INBOX_RETENTION"), &err);
+    bool known = fine || err.kind == PO_REFUSED;
+    if (!fine)
+        po_log_err(known ? PO_ERROR : PO_WARN,
+                   known ? "the inbox forgets events that may still be delivered"
+                         : "topics not described, later again",
+                   &err);
+    if (known)
+        po_gauge(po_meter.window, NULL, !fine);
+    return po_mono_ms() + (known ? WINDOW_EVERY_MS : PRUNE_EVERY_MS);
+}
+
+static int64_t show_unread(po_witness *witness, const char *const *topics) {
+    po_err err = {0};
+    int64_t messages = 0;
+    bool known = po_witness_lag(witness, topics, LAG_MS, &messages, &err);
+    po_gauge(po_meter.unread, NULL, known ? (double)messages : NAN);
+    return po_mono_ms() + LAG_EVERY_MS;
+}
+
+typedef struct chores { // when each is due
+    int64_t prune_at, window_at, unread_at;
+} chores;
+
+// Between batches.
+static void do_chores(chores *due, const po_config *config, po_batch *batch, po_loop *loop,
+                      po_witness *witness, const char *const *topics) {
+    int64_t now = po_mono_ms();
+    if (now >= due->prune_at)
+        due->prune_at = prune(batch, po_config_int(config, "INBOX_RETENTION"));
+    if (now >= due->window_at)
+        due->window_at = look_at_window(config, loop, topics);
+    if (now >= due->unread_at)
+        due->unread_at = show_unread(witness, topics);
 }
 
 static bool ask_registry(void *registry, po_err *err) {
@@ -172,21 +228,24 @@ static bool consume(const po_config *config, po_batch *batch, po_err *err) {
     const char *topics[MAX_TOPICS + 1];
     route_topics(topics);
     po_beat *beat = po_beat_new("consume", BEAT_LIMIT_MS);
+    PO_AUTO(po_witness_close) po_witness *witness = NULL;
     po_loop *loop = NULL;
     PO_AUTO(po_registry_close) po_registry *registry = NULL; // apart from the batch's
     if (!po_registry_open(po_config_text(config, "REGISTRY_URL"),
                           po_config_text(config, "REGISTRY_CA_FILE"), &registry, err) ||
-        !open_loop(config, topics, batch, beat, &loop, err))
+        !open_witness(config, &witness, err) ||
+        !open_loop(config, topics, batch, witness, beat, &loop, err))
         return false;
     show_loop(loop);
     po_need *types = po_need_new("registry", ask_registry, registry);
     bool fine = check_window(config, loop, topics, beat, err) && po_loop_join(loop, err);
     po_ready_set(fine); // a member that gets no partition is ready too
-    int64_t prune_at = po_mono_ms() + PRUNE_EVERY_MS;
+    po_gauge(po_meter.unread, NULL, NAN);
+    chores due = {.window_at = po_mono_ms() + WINDOW_EVERY_MS};
     while (fine && !po_stopping()) {
         fine = po_loop_turn(loop, err);
-        if (po_mono_ms() >= prune_at)
-            prune_at = prune(batch, po_config_int(config, "INBOX_RETENTION"));
+        if (fine && !po_stopping())
+            do_chores(&due, config, batch, loop, witness, topics);
     }
     po_beat_end(beat);
     show_loop(NULL);

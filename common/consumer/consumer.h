@@ -5,7 +5,8 @@
 // shared statements} → COMMIT → store offsets. A failing batch is halved; a lost COMMIT reply: the
 // batch again. The table NAME.inbox (event_id uuid PRIMARY KEY, received_at timestamptz DEFAULT
 // now(), an index on received_at) is in the owner's first migration; only events that have a
-// handler are put there. Failures by kind: see pg.h. RETRY (database, registry, broker, deployment)
+// handler are put there. So is the table NAME.position, which the SDK alone writes (position.h; its
+// columns: docs/adding-a-consumer.md). Failures by kind: see pg.h. RETRY (database, registry, broker, deployment)
 // waits without limit: partitions paused, polling goes on. REFUSED blocks its partition: retried
 // every 5 s, logged once as an error, shown in payonce_consumer_blocked_partitions; nothing is
 // skipped, other partitions go on.

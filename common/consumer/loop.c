@@ -29,7 +29,12 @@ enum {
     BACKOFF_MS = 100,
     BACKOFF_CAP_MS = 5000,
     SAME_ERROR_MS = 60000, // a client error is not logged again before
+    RETRY_SHARE = 4,       // a blocked partition waits so many times as long as its last try took
+    CHECK_MS = 10000,      // between two looks at the logs
+    CHECK_AGAIN_MS = 2000, // when a look told nothing, or there is a doubt
+    WITNESS_MS = 2000,     // for the answers of one look
 };
+static const int64_t overlap_us = 3600 * PO_SECOND_US; // clocks that wrote the timestamps differ
 
 const po_kafka_setting po_loop_settings[] = {
     {"partition.assignment.strategy", "range"},
@@ -38,6 +43,8 @@ const po_kafka_setting po_loop_settings[] = {
     {"auto.commit.interval.ms", "1000"},
     {"enable.auto.offset.store", "false"},
     {"auto.offset.reset", "earliest"},
+    {"topic.metadata.refresh.interval.ms",
+     "20000"}, // how long an added partition waits for readers
     {"isolation.level", "read_committed"},
     {"queued.max.messages.kbytes", "16384"},
     {0},
@@ -53,6 +60,7 @@ typedef struct lane {
     int32_t partition;
     int64_t next; // the stored offset, -1 before the first
     bool seen;    // has given a message since it was assigned
+    bool unsure;  // is its log the one that was read? Nothing of it is applied before that is known
     bool blocked;
     queue held; // while blocked: the refused message and those behind it
     int64_t retry_at_ms, blocked_since_us;
@@ -65,11 +73,15 @@ struct po_loop {
     po_need *brokers;
     bool assigned; // a member that knows its lanes, perhaps none
     queue pending;
-    bool paused; // all lanes, while waiting
-    int attempt; // of the wait in progress
+    bool paused;  // all lanes, while waiting
+    int attempt;  // of the wait in progress
+    size_t limit; // most messages in one run: fewer than options.batch while that is too much
+    int too_much; // failures in a row that said so
     rd_kafka_resp_err_t last_error;
     int64_t last_error_ms;
     bool fatal;
+    int64_t check_at_ms;
+    bool check_failed; // the last one, which was told
 
     pthread_mutex_t lock; // guards what po_loop_status reads, and is taken by the loop to write it
     lane *lanes;
@@ -230,8 +242,13 @@ static void on_rebalance(rd_kafka_t *kafka, rd_kafka_resp_err_t code,
     bool assigned = code == RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS;
     bool lost = !assigned && rd_kafka_assignment_lost(kafka);
     loop->assigned = assigned;
+    if (loop->options.positions)
+        po_positions_assign(loop->options.positions, assigned ? list : NULL);
     if (assigned) {
         lanes_set(loop, list);
+        for (size_t i = 0; i < loop->n_lanes; i++)
+            loop->lanes[i].unsure = loop->options.witness;
+        loop->check_at_ms = 0;
     } else {
         if (!lost && loop->n_lanes)
             commit_stored(loop);
@@ -279,19 +296,43 @@ static void tell_missed(po_loop *loop, const lane *one, int64_t first) {
     rd_kafka_topic_partition_list_destroy(list);
 }
 
-static void on_client_error(po_loop *loop, const rd_kafka_message_t *message) {
-    if (message->err == RD_KAFKA_RESP_ERR__FATAL)
+static void check_soon(po_loop *loop) {
+    int64_t at = po_mono_ms() + CHECK_AGAIN_MS;
+    if (loop->check_at_ms > at)
+        loop->check_at_ms = at;
+}
+
+// What was taken last is asked for as soon as somebody answers. Messages go on meanwhile.
+static void doubt(po_loop *loop, const lane *which) {
+    for (size_t i = 0; loop->options.witness && i < loop->n_lanes; i++) {
+        const lane *one = &loop->lanes[i];
+        po_position *position =
+            po_positions_find(loop->options.positions, one->topic, one->partition);
+        if (position && (!which || which == one))
+            po_position_doubt(position);
+    }
+    check_soon(loop);
+}
+
+static void client_error(po_loop *loop, rd_kafka_resp_err_t code, const char *text) {
+    if (code == RD_KAFKA_RESP_ERR__FATAL)
         loop->fatal = true;
+    doubt(loop, NULL);
     int64_t now = po_mono_ms();
-    if (message->err == loop->last_error && now < loop->last_error_ms + SAME_ERROR_MS)
+    if (code == loop->last_error && now < loop->last_error_ms + SAME_ERROR_MS)
         return;
-    loop->last_error = message->err;
+    loop->last_error = code;
     loop->last_error_ms = now;
-    bool denied = message->err == RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED ||
-                  message->err == RD_KAFKA_RESP_ERR_GROUP_AUTHORIZATION_FAILED;
-    po_log(denied ? PO_ERROR : PO_WARN, "kafka says",
-           PO_TEXT("code", rd_kafka_err2name(message->err)),
-           PO_TEXT("error", rd_kafka_message_errstr(message)));
+    bool denied = code == RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED ||
+                  code == RD_KAFKA_RESP_ERR_GROUP_AUTHORIZATION_FAILED;
+    po_log(denied ? PO_ERROR : PO_WARN, "kafka says", PO_TEXT("code", rd_kafka_err2name(code)),
+           PO_TEXT("error", text));
+}
+
+// Brokers that are lost: librdkafka tells them here, inside a poll.
+static void on_error(rd_kafka_t *kafka, int code, const char *text, void *opaque) {
+    (void)kafka;
+    client_error(opaque, code, text);
 }
 
 // False when nothing came in time.
@@ -301,7 +342,7 @@ static bool take_one(po_loop *loop, int timeout_ms) {
         return false;
     lane *one = message->err ? NULL : lane_of(loop, message);
     if (message->err)
-        on_client_error(loop, message);
+        client_error(loop, message->err, rd_kafka_message_errstr(message));
     if (!one) { // an error, or a partition that is no longer ours
         rd_kafka_message_destroy(message);
         return true;
@@ -310,6 +351,8 @@ static bool take_one(po_loop *loop, int timeout_ms) {
     one->seen = true;
     if (first && message->offset > 0)
         tell_missed(loop, one, message->offset);
+    if (message->offset < one->next) // back by itself: the offset was none of this log
+        doubt(loop, one);
     queue_push(one->blocked ? &one->held : &loop->pending, message);
     if (first && loop->paused)
         pause_set(loop, true, is_same, one);
@@ -437,12 +480,16 @@ static void wait_out(po_loop *loop, const po_err *err) {
 // --- Blocked lanes
 
 static void log_blocked(const lane *one) {
-    po_log_err(PO_ERROR, "partition blocked by an event that is refused", &one->why,
-               PO_TEXT("topic", one->topic), PO_INT("partition", one->partition),
+    bool waits = one->why.kind == PO_RETRY;
+    po_log_err(waits ? PO_WARN : PO_ERROR,
+               waits ? "partition held up by an event that waits for what others hold"
+                     : "partition blocked by an event that is refused",
+               &one->why, PO_TEXT("topic", one->topic), PO_INT("partition", one->partition),
                PO_INT("offset", one->held.at[0]->offset));
 }
 
-// The first pending message was refused alone: it and all behind it in its partition step aside.
+// The first pending message, alone, was refused or waits for what nobody else waits for: it and all
+// behind it in its partition step aside.
 static void block(po_loop *loop, const po_err *err) {
     lane *one = lane_of(loop, loop->pending.at[0]);
     pthread_mutex_lock(&loop->lock);
@@ -490,6 +537,7 @@ static void retry_blocked(po_loop *loop) {
         if (!one->blocked || po_mono_ms() < one->retry_at_ms)
             continue;
         po_err err = {0};
+        int64_t began_ms = po_mono_ms();
         if (loop->options.run(loop->options.arg, one->held.at, 1, &err)) {
             unblock(loop, one);
             continue;
@@ -497,7 +545,10 @@ static void retry_blocked(po_loop *loop) {
         bool waits = err.kind == PO_RETRY || err.kind == PO_UNCERTAIN;
         bool news = !waits && strcmp(err.code, one->why.code) != 0;
         pthread_mutex_lock(&loop->lock);
-        one->retry_at_ms = po_mono_ms() + loop->options.blocked_retry_ms;
+        // A retry that waits long takes its time from the other partitions.
+        int64_t now_ms = po_mono_ms();
+        one->retry_at_ms =
+            now_ms + loop->options.blocked_retry_ms + RETRY_SHARE * (now_ms - began_ms);
         if (!waits)
             one->why = err;
         pthread_mutex_unlock(&loop->lock);
@@ -508,18 +559,221 @@ static void retry_blocked(po_loop *loop) {
     }
 }
 
+// --- Is it the same log?
+
+typedef struct look {
+    lane *one;
+    po_position *position;
+    po_verdict verdict;
+    po_mark lost; // of another log: the record that is not there
+} look;
+
+typedef const po_mark *(*mark_fn)(const po_position *position);
+
+static const po_mark *sure_of(const po_position *position) {
+    return &position->sure;
+}
+
+static const po_mark *doubt_of(const po_position *position) {
+    return position->doubt.offset == position->sure.offset ? NULL : &position->doubt;
+}
+
+// Asks for one mark of each partition that is the same so far.
+static bool look_at(po_loop *loop, look *looks, size_t n, mark_fn mark_of, po_err *err) {
+    po_question *questions = calloc(n + 1, sizeof *questions);
+    look **asked = calloc(n + 1, sizeof *asked);
+    if (!questions || !asked)
+        abort();
+    size_t k = 0;
+    for (size_t i = 0; i < n; i++) {
+        const po_mark *mark = mark_of(looks[i].position);
+        if (looks[i].verdict != PO_LOG_SAME || !mark || mark->offset < 0)
+            continue;
+        asked[k] = &looks[i];
+        questions[k++] = (po_question){
+            .topic = looks[i].one->topic, .partition = looks[i].one->partition, .mark = *mark};
+    }
+    bool fine = po_witness_ask(loop->options.witness, questions, k, WITNESS_MS, err);
+    for (size_t i = 0; i < k; i++) {
+        asked[i]->verdict = questions[i].verdict;
+        asked[i]->lost = questions[i].mark;
+    }
+    free(questions);
+    free(asked);
+    return fine;
+}
+
+// Where to go on in another log; RD_KAFKA_OFFSET_INVALID: where the group is.
+static bool goes_on(po_loop *loop, look *one, int64_t *ret_offset, po_err *err) {
+    *ret_offset = RD_KAFKA_OFFSET_INVALID;
+    if (one->verdict != PO_LOG_ANOTHER)
+        return true;
+    int64_t since = one->lost.time_us == PO_NO_TIME ? PO_NO_TIME : one->lost.time_us - overlap_us;
+    if (!po_witness_since(loop->options.witness, one->one->topic, one->one->partition, since,
+                          WITNESS_MS, ret_offset, err)) {
+        one->verdict = PO_LOG_UNKNOWN;
+        return false;
+    }
+    char id[PO_UUID_SIZE];
+    po_uuid_text(one->lost.id, id);
+    po_log(PO_ERROR,
+           "the topic's log is another one than was read: reading what it holds from that time on",
+           PO_TEXT("topic", one->one->topic), PO_INT("partition", one->one->partition),
+           PO_TEXT("lost_event", id), PO_INT("lost_offset", one->lost.offset),
+           PO_INT("from", *ret_offset));
+    po_count(po_meter.other_log, NULL, 1);
+    po_position_forget(one->position);
+    return true;
+}
+
+// A new assignment of the same partitions, since a seek may be forgotten by a pause. All that is in
+// hand comes again, from where the group is or from where the other log is to be read.
+static void begin_anew(po_loop *loop, const rd_kafka_topic_partition_list_t *list) {
+    bool *unsure = calloc(loop->n_lanes + 1, sizeof *unsure);
+    if (!unsure)
+        abort();
+    for (size_t i = 0; i < loop->n_lanes; i++)
+        unsure[i] = loop->lanes[i].unsure;
+    commit_stored(loop);
+    pause_set(loop, false, is_any, NULL);
+    loop->paused = false;
+    lanes_set(loop, list);
+    for (size_t i = 0; i < loop->n_lanes; i++)
+        loop->lanes[i].unsure = unsure[i];
+    free(unsure);
+    show_lanes(loop);
+    rd_kafka_resp_err_t failed = rd_kafka_assign(loop->kafka, list);
+    if (failed)
+        po_log(PO_ERROR, "assignment refused", PO_TEXT("code", rd_kafka_err2name(failed)));
+}
+
+static bool settle(po_loop *loop, look *looks, size_t n, po_err *err) {
+    bool fine = true, another = false;
+    rd_kafka_topic_partition_list_t *list = rd_kafka_topic_partition_list_new((int)n);
+    for (size_t i = 0; i < n; i++) {
+        look *one = &looks[i];
+        int64_t offset;
+        fine = goes_on(loop, one, &offset, err) && fine;
+        rd_kafka_topic_partition_list_add(list, one->one->topic, one->one->partition)->offset =
+            offset;
+        another = another || one->verdict == PO_LOG_ANOTHER;
+        if (one->verdict == PO_LOG_SAME)
+            po_position_found(one->position);
+        if (one->verdict != PO_LOG_UNKNOWN)
+            one->one->unsure = false;
+    }
+    if (another)
+        begin_anew(loop, list);
+    rd_kafka_topic_partition_list_destroy(list);
+    return fine;
+}
+
+// Compares all lanes with what is kept. False when one cannot be told yet.
+static bool check(po_loop *loop, po_err *err) {
+    size_t n = loop->n_lanes;
+    if (!loop->options.recall(loop->options.arg, err))
+        return false;
+    look *looks = calloc(n + 1, sizeof *looks);
+    if (!looks)
+        abort();
+    for (size_t i = 0; i < n; i++)
+        looks[i] =
+            (look){.one = &loop->lanes[i],
+                   .position = po_positions_find(loop->options.positions, loop->lanes[i].topic,
+                                                 loop->lanes[i].partition),
+                   .verdict = PO_LOG_SAME};
+    bool fine = look_at(loop, looks, n, sure_of, err);
+    fine = look_at(loop, looks, n, doubt_of, err) && fine;
+    fine = settle(loop, looks, n, err) && fine;
+    free(looks);
+    return fine;
+}
+
+// Whoever cannot be asked is asked again: that is told once, and waited for by what is unsure alone.
+static void check_if_due(po_loop *loop) {
+    if (!loop->options.witness || loop->n_lanes == 0 || po_mono_ms() < loop->check_at_ms)
+        return;
+    po_err err = {0};
+    bool fine = check(loop, &err);
+    if (!fine && !loop->check_failed)
+        po_log_err(PO_WARN, "logs not compared, later again", &err);
+    loop->check_failed = !fine;
+    loop->check_at_ms = po_mono_ms() + (fine ? CHECK_MS : CHECK_AGAIN_MS);
+}
+
+static bool is_held_up(po_loop *loop) {
+    for (size_t i = 0; i < loop->pending.n; i++)
+        if (lane_of(loop, loop->pending.at[i])->unsure)
+            return true;
+    return false;
+}
+
+// True when all that is in hand may be applied; else it has waited, or there is nothing any more.
+static bool cleared(po_loop *loop) {
+    po_err err = {0};
+    if (!is_held_up(loop))
+        return true;
+    if (!check(loop, &err) && is_held_up(loop)) {
+        po_count(po_meter.failures, po_kind_name(err.kind), 1);
+        if (!po_stopping())
+            wait_out(loop, &err);
+        return false;
+    }
+    return loop->pending.n > 0;
+}
+
+// --- How much at once
+
+// After the second such failure in a row, or the first while less is tried already. True when the
+// first message steps aside.
+static bool narrow(po_loop *loop, size_t n, const po_err *err) {
+    if (!loop->options.is_too_much || !loop->options.is_too_much(err)) {
+        loop->too_much = 0;
+        return false;
+    }
+    if (++loop->too_much < 2 && loop->limit == loop->options.batch)
+        return false;
+    if (n > 1) {
+        loop->limit = n / 2;
+        loop->attempt = 0;
+        return false;
+    }
+    if (!loop->options.is_its_own(err))
+        return false;
+    loop->limit = loop->options.batch;
+    loop->too_much = 0;
+    wait_clear(loop);
+    block(loop, err);
+    return true;
+}
+
+static void widen(po_loop *loop, size_t n) {
+    loop->too_much = 0;
+    if (n < loop->limit)
+        return;
+    loop->limit += loop->limit / 4 + 1;
+    if (loop->limit > loop->options.batch)
+        loop->limit = loop->options.batch;
+}
+
 // --- Public
 
 static void drain(po_loop *loop) {
     size_t take = loop->pending.n;
     while (loop->pending.n) {
+        if (!cleared(loop)) {
+            if (po_stopping())
+                return;
+            continue;
+        }
         size_t n = take < loop->pending.n ? take : loop->pending.n;
-        if (n > loop->options.batch)
-            n = loop->options.batch;
+        if (n > loop->limit)
+            n = loop->limit;
         po_err err = {0};
         if (loop->options.beat)
             po_beat_tick(loop->options.beat);
         if (loop->options.run(loop->options.arg, loop->pending.at, n, &err)) {
+            widen(loop, n);
             applied(loop, n);
             take = 2 * n;
             continue;
@@ -528,7 +782,8 @@ static void drain(po_loop *loop) {
         if (err.kind == PO_RETRY || err.kind == PO_UNCERTAIN) {
             if (po_stopping())
                 return;
-            wait_out(loop, &err);
+            if (!narrow(loop, n, &err))
+                wait_out(loop, &err);
         } else if (n > 1) {
             take = n / 2;
         } else {
@@ -548,6 +803,7 @@ bool po_loop_turn(po_loop *loop, po_err *err) {
     if (loop->options.beat)
         po_beat_tick(loop->options.beat);
     show_waiting();
+    check_if_due(loop);
     retry_blocked(loop);
     if (!loop->pending.n)
         fill(loop);
@@ -568,9 +824,11 @@ bool po_loop_open(const po_loop_options *options, rd_kafka_conf_t **conf, po_loo
     if (!loop)
         abort();
     loop->options = *options;
+    loop->limit = options->batch;
     pthread_mutex_init(&loop->lock, NULL);
     rd_kafka_conf_set_opaque(*conf, loop);
     rd_kafka_conf_set_rebalance_cb(*conf, on_rebalance);
+    rd_kafka_conf_set_error_cb(*conf, on_error);
     if (!po_kafka_open(RD_KAFKA_CONSUMER, conf, &loop->kafka, err)) {
         po_loop_close(&loop);
         return false;

@@ -31,6 +31,10 @@ typedef struct sink {
     int64_t poison_offset;
     int doubts; // calls with the poison alone that are in doubt; the last one ends it
     int64_t most;
+    size_t can;               // more at once is too much; 0: any number
+    int32_t locked_partition; // with an offset: this message waits for a lock
+    int64_t locked_offset;    // 0: none
+    int64_t too_much;         // calls that were
 } sink;
 
 static bool poisoned(sink *s, size_t n, po_err *err) {
@@ -46,6 +50,14 @@ static bool sink_run(void *arg, rd_kafka_message_t **messages, size_t n, po_err 
     s->calls++;
     if ((int64_t)n > s->most)
         s->most = (int64_t)n;
+    if (s->can && n > s->can) {
+        s->too_much++;
+        return po_fail(err, PO_RETRY, "57014", "as the test wants");
+    }
+    for (size_t i = 0; s->locked_offset && i < n; i++)
+        if (messages[i]->partition == s->locked_partition &&
+            messages[i]->offset == s->locked_offset)
+            return po_fail(err, PO_RETRY, "55P03", "as the test wants");
     if (s->down)
         return po_fail(err, PO_RETRY, "down", "as the test wants");
     static const po_kind kinds[] = {PO_RETRY, PO_BUG, PO_UNCERTAIN};
@@ -69,25 +81,78 @@ static bool sink_run(void *arg, rd_kafka_message_t **messages, size_t n, po_err 
     return true;
 }
 
-static po_loop *join(const char *group, sink *s) {
+static bool is_too_much(const po_err *err) {
+    return strcmp(err->code, "57014") == 0 || strcmp(err->code, "55P03") == 0;
+}
+
+static po_uuid id_of(int32_t partition, int64_t offset) {
+    po_uuid id = {{0}};
+    id.b[0] = (uint8_t)partition;
+    id.b[14] = (uint8_t)(offset >> 8);
+    id.b[15] = (uint8_t)offset;
+    return id;
+}
+
+// What a group knows of the log: the record before `next`, by its id or by another's.
+typedef struct memory {
+    po_positions *positions;
+    int64_t next;
+    bool another;
+} memory;
+static memory remembered;
+
+static bool recall(void *arg, po_err *err) {
+    (void)arg, (void)err;
+    for (int32_t p = 0; p < PARTITIONS; p++) {
+        po_position *one = po_positions_find(remembered.positions, "t", p);
+        if (!one || one->known)
+            continue;
+        one->known = true;
+        one->last = (po_mark){.offset = remembered.next - 1,
+                              .id = id_of(remembered.another ? 99 : p, remembered.next - 1),
+                              .time_us = PO_NO_TIME};
+        one->sure = one->doubt = one->last;
+    }
+    return true;
+}
+
+static rd_kafka_conf_t *conf_for(const char *group, const po_kafka_setting *settings) {
     po_kafka_setting table[32] = {{"group.id", group}};
     size_t n = 1;
-    while (po_loop_settings[n - 1].name) {
-        table[n] = po_loop_settings[n - 1];
+    while (settings[n - 1].name) {
+        table[n] = settings[n - 1];
         n++;
     }
     table[n++] = (po_kafka_setting){"session.timeout.ms", "7000"};
     table[n] = (po_kafka_setting){"heartbeat.interval.ms", "500"};
     rd_kafka_conf_t *conf = NULL;
-    po_loop *loop = NULL;
     po_err err = {0};
     assert_true(
         po_kafka_conf(rd_kafka_mock_cluster_bootstraps(cluster), group, table, "", &conf, &err));
-    po_loop_options options = {
-        .topics = topics, .batch = 50, .blocked_retry_ms = 200, .run = sink_run, .arg = s};
+    return conf;
+}
+
+static po_loop *join_with(const char *group, sink *s, po_witness *witness) {
+    rd_kafka_conf_t *conf = conf_for(group, po_loop_settings);
+    po_loop *loop = NULL;
+    po_err err = {0};
+    po_loop_options options = {.topics = topics,
+                               .batch = 50,
+                               .blocked_retry_ms = 200,
+                               .run = sink_run,
+                               .arg = s,
+                               .is_too_much = is_too_much,
+                               .is_its_own = is_too_much,
+                               .witness = witness,
+                               .positions = witness ? remembered.positions : NULL,
+                               .recall = recall};
     assert_true(po_loop_open(&options, &conf, &loop, &err));
     assert_true(po_loop_join(loop, &err));
     return loop;
+}
+
+static po_loop *join(const char *group, sink *s) {
+    return join_with(group, s, NULL);
 }
 
 static void turn_until(po_loop *loop, const int64_t *value, int64_t wanted) {
@@ -260,6 +325,102 @@ static void waiting_does_not_outlive_the_assignment(void **state) {
     po_loop_close(&second);
 }
 
+// FAULTS 52: a group that has read to the end, and knows the last record by this id or by another's.
+static void joins_again(const char *group, bool another, sink *ret_sink) {
+    sink first = {.poison_partition = -1};
+    po_loop *loop = join(group, &first);
+    turn_until(loop, &first.total, PARTITIONS * PER_PARTITION);
+    po_loop_close(&loop);
+    assert_int_equal(committed(group, 0), PER_PARTITION);
+
+    po_err err = {0};
+    po_witness *witness = NULL;
+    rd_kafka_conf_t *conf = conf_for(group, po_witness_settings);
+    remembered = (memory){
+        .positions = po_positions_new("unused"), .next = PER_PARTITION, .another = another};
+    assert_true(po_witness_open(&conf, &witness, &err));
+    loop = join_with(group, ret_sink, witness);
+    // All have been asked: then either all comes again, or nothing more is to be done.
+    int64_t until = po_mono_ms() + TURNS_MS;
+    bool told = false;
+    while (!told && po_mono_ms() < until) {
+        assert_true(po_loop_turn(loop, &err));
+        told = true;
+        for (int32_t p = 0; p < PARTITIONS; p++) {
+            const po_position *one = po_positions_find(remembered.positions, "t", p);
+            told = told && one && one->known && one->doubt.offset < 0;
+        }
+    }
+    assert_true(told);
+    if (another)
+        turn_until(loop, &ret_sink->total, PARTITIONS * PER_PARTITION);
+    po_loop_close(&loop);
+    po_witness_close(&witness);
+    po_positions_free(&remembered.positions);
+}
+
+static void the_same_log_is_read_on(void **state) {
+    (void)state;
+    sink s = {.poison_partition = -1};
+    joins_again("same", false, &s);
+    assert_int_equal(s.total, 0);
+}
+
+static void another_log_is_read_from_its_beginning(void **state) {
+    (void)state;
+    sink s = {.poison_partition = -1};
+    joins_again("another", true, &s);
+    assert_int_equal(s.total, PARTITIONS * PER_PARTITION);
+}
+
+// FAULTS 52: its messages are in hand by the time that is known. None of them counts before.
+static void a_log_that_ends_below_is_read_from_its_beginning(void **state) {
+    (void)state;
+    sink s = {.poison_partition = -1};
+    po_err err = {0};
+    po_witness *witness = NULL;
+    rd_kafka_conf_t *conf = conf_for("below", po_witness_settings);
+    remembered = (memory){.positions = po_positions_new("unused"), .next = 2 * PER_PARTITION};
+    assert_true(po_witness_open(&conf, &witness, &err));
+    po_loop *loop = join_with("below", &s, witness);
+    turn_until(loop, &s.total, PARTITIONS * PER_PARTITION);
+    po_loop_close(&loop);
+    for (int32_t p = 0; p < PARTITIONS; p++)
+        assert_int_equal(committed("below", p), PER_PARTITION);
+    po_witness_close(&witness);
+    po_positions_free(&remembered.positions);
+}
+
+// FAULTS 44: a batch that needs longer than a statement may take is no event's fault, but its own.
+static void a_batch_that_is_too_much_is_halved_and_grows_again(void **state) {
+    (void)state;
+    sink s = {.poison_partition = -1, .can = 7};
+    po_loop *loop = join("much", &s);
+    turn_until(loop, &s.total, 100);
+    assert_true(s.too_much >= 2);
+    s.can = 0;
+    s.most = 0;
+    turn_until(loop, &s.total, PARTITIONS * PER_PARTITION);
+    assert_true(s.most > 25 && s.most <= 50);
+    assert_int_equal(blocked(loop), 0);
+    po_loop_close(&loop);
+}
+
+// FAULTS 44: nobody else waits for the lock that one event waits for.
+static void a_locked_row_holds_up_its_partition_only(void **state) {
+    (void)state;
+    sink s = {.poison_partition = -1, .locked_partition = 1, .locked_offset = 7};
+    po_loop *loop = join("locked", &s);
+    turn_until(loop, &s.total, (PARTITIONS - 1) * PER_PARTITION + 7);
+    assert_int_equal(s.applied[1], 7);
+    assert_int_equal(blocked(loop), 1);
+    s.locked_offset = 0;
+    turn_until(loop, &s.total, PARTITIONS * PER_PARTITION);
+    assert_int_equal(blocked(loop), 0);
+    po_loop_close(&loop);
+    assert_int_equal(committed("locked", 1), PER_PARTITION);
+}
+
 static void closing_is_bounded_without_a_broker(void **state) {
     (void)state;
     sink s = {.poison_partition = -1};
@@ -277,9 +438,15 @@ static void produce(void) {
         for (int i = 0; i < PER_PARTITION; i++) {
             char text[16];
             int n = snprintf(text, sizeof text, "%d", i);
+            po_ce ce = {.id = id_of(p, i),
+                        .type = po_s("payonce.test"),
+                        .source = po_s("/test"),
+                        .subject = po_s("k"),
+                        .sequence = i};
             assert_int_equal(
                 rd_kafka_producev(producer, RD_KAFKA_V_TOPIC("t"), RD_KAFKA_V_PARTITION(p),
-                                  RD_KAFKA_V_VALUE(text, (size_t)n),
+                                  RD_KAFKA_V_KEY("k", 1), RD_KAFKA_V_VALUE(text, (size_t)n),
+                                  RD_KAFKA_V_HEADERS(po_ce_headers(&ce)),
                                   RD_KAFKA_V_MSGFLAGS(RD_KAFKA_MSG_F_COPY), RD_KAFKA_V_END),
                 RD_KAFKA_RESP_ERR_NO_ERROR);
         }
@@ -315,6 +482,11 @@ int main(void) {
         cmocka_unit_test(blocked_partitions_ask_a_missing_database_one_at_a_time),
         cmocka_unit_test(a_member_that_comes_takes_over_without_a_gap),
         cmocka_unit_test(waiting_does_not_outlive_the_assignment),
+        cmocka_unit_test(the_same_log_is_read_on),
+        cmocka_unit_test(another_log_is_read_from_its_beginning),
+        cmocka_unit_test(a_log_that_ends_below_is_read_from_its_beginning),
+        cmocka_unit_test(a_batch_that_is_too_much_is_halved_and_grows_again),
+        cmocka_unit_test(a_locked_row_holds_up_its_partition_only),
         cmocka_unit_test(closing_is_bounded_without_a_broker),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

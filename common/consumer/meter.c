@@ -28,13 +28,25 @@ void po_meter_declare(void) {
                                 "Offsets that the topic's retention had passed before this group "
                                 "read them: their events are lost to it.",
                                 NULL),
+        .other_log = po_metric_new(
+            PO_COUNTER, "payonce_consumer_other_log_total",
+            "Times a partition's log was another one than had been read (a topic made "
+            "anew, a log that lost its end) and was read again from then on.",
+            NULL),
+        .unread = po_metric_new(PO_GAUGE, "payonce_consumer_unread_messages",
+                                "Messages behind the group's committed offsets in all partitions "
+                                "of its topics, whoever reads them; NaN: not known. Every member "
+                                "says the same: take the maximum, not the sum.",
+                                NULL),
         .lag = po_metric_new(PO_GAUGE, "payonce_consumer_lag_seconds",
                              "Age of the oldest message in hand, those behind a refused event "
                              "included; 0 when there is none; NaN while that is not known: no "
                              "assignment yet, or the brokers are away.",
                              NULL),
         .blocked = po_metric_new(PO_GAUGE, "payonce_consumer_blocked_partitions",
-                                 "Partitions that a refused event holds up.", NULL),
+                                 "Partitions that an event holds up: refused, or waiting for "
+                                 "a lock that somebody else keeps.",
+                                 NULL),
         .waiting = po_metric_new(
             PO_GAUGE, "payonce_consumer_waiting_seconds",
             "How long the consumer has been waiting for something it needs, also when "
@@ -48,5 +60,9 @@ void po_meter_declare(void) {
                                      "When a batch was last committed; 0: not yet.", NULL),
         .pruned = po_metric_new(PO_COUNTER, "payonce_consumer_inbox_pruned_total",
                                 "Inbox rows deleted after the dedupe window.", NULL),
+        .window = po_metric_new(PO_GAUGE, "payonce_consumer_window_too_short",
+                                "1 while a topic keeps events longer than the inbox knows them; "
+                                "looked at hourly.",
+                                NULL),
     };
 }

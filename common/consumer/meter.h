@@ -6,7 +6,8 @@ typedef struct po_consumer_meter {
     po_metric *events, *duplicates, *ignored;                    // counted after COMMIT
     po_metric *conflicts;                                        // before it
     po_metric *batches, *batch_messages, *batch_time, *failures; // of transactions
-    po_metric *missed, *lag, *blocked, *waiting, *alarm, *partitions, *last_commit, *pruned;
+    po_metric *missed, *other_log, *lag, *unread, *blocked, *waiting, *alarm, *partitions,
+        *last_commit, *pruned, *window;
 } po_consumer_meter;
 
 extern po_consumer_meter po_meter;

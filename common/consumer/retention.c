@@ -7,18 +7,22 @@ enum { ANSWER_MS = 10000 };
 static const int64_t day_ms = 24 * 3600 * 1000;
 
 bool po_retention_fits(const char *topic, const char *cleanup_policy, const char *retention_ms,
-                       int64_t window_ms, po_err *err) {
+                       const char *segment_ms, int64_t window_ms, po_err *err) {
     if (cleanup_policy && !strstr(cleanup_policy, "delete"))
         return true;
-    int64_t kept_ms = 7 * day_ms;
+    int64_t kept_ms = 7 * day_ms, filled_ms = 7 * day_ms;
     if (retention_ms && !po_parse_i64(po_s(retention_ms), &kept_ms))
         return po_fail(err, PO_RETRY, "retention", "topic %s: retention.ms is not a number", topic);
-    if (kept_ms >= 0 && kept_ms <= window_ms - day_ms)
+    if (segment_ms && !po_parse_i64(po_s(segment_ms), &filled_ms))
+        return po_fail(err, PO_RETRY, "retention", "topic %s: segment.ms is not a number", topic);
+    // Each is tried apart, since either may be as large as a number can be.
+    if (kept_ms >= 0 && kept_ms <= window_ms && filled_ms <= window_ms &&
+        kept_ms + filled_ms <= window_ms - day_ms)
         return true;
     return po_fail(err, PO_REFUSED, "setting",
                    "PAYONCE_INBOX_RETENTION: must be at least one day longer than topic %s keeps "
-                   "its events (retention.ms %" PRId64 ")",
-                   topic, kept_ms);
+                   "its events (retention.ms %" PRId64 " and segment.ms %" PRId64 ")",
+                   topic, kept_ms, filled_ms);
 }
 
 static const char *entry_value(const rd_kafka_ConfigResource_t *resource, const char *name) {
@@ -43,7 +47,8 @@ static bool answer_check(rd_kafka_event_t *answer, int64_t window_ms, po_err *er
             return po_wrap(err, "topic %s", topic);
         }
         if (!po_retention_fits(topic, entry_value(resources[i], "cleanup.policy"),
-                               entry_value(resources[i], "retention.ms"), window_ms, err))
+                               entry_value(resources[i], "retention.ms"),
+                               entry_value(resources[i], "segment.ms"), window_ms, err))
             return false;
     }
     return true;

@@ -6,7 +6,8 @@ import struct
 
 from link import Link, Pair
 
-PRODUCE = 0
+PRODUCE, METADATA = 0, 3
+UNKNOWN_TOPIC = 3
 
 
 class BrokerLink(Link):
@@ -15,6 +16,8 @@ class BrokerLink(Link):
     def __init__(self, port: int) -> None:
         self._spoil: list[int] = []
         self.spoiled = 0
+        self.hides = False  # while true the broker knows no topic
+        self.hidden = 0
         super().__init__(port)
 
     @property
@@ -62,6 +65,9 @@ class _Connection(Pair):
                 if code == 0:
                     break
                 frame = _spoiled(frame, version, code)
+            if key == METADATA and self._link.hides:
+                frame = _without_topics(frame, version)
+                self._link.hidden += 1
             self.client.sendall(self._link.address(frame))
 
 
@@ -91,3 +97,43 @@ def _spoiled(frame: bytes, version: int, code: int) -> bytes:
     assert (topics, partitions, was) == (1, 1, 0)
     at = 14 + length + 8
     return frame[:at] + struct.pack(">h", code) + frame[at + 2:]
+
+
+def _without_topics(frame: bytes, version: int) -> bytes:
+    """A metadata answer in which every topic asked for is unknown."""
+    assert 1 <= version < 9, "an answer of another shape"
+    at = 8
+
+    def number(form: str) -> int:
+        nonlocal at
+        [value] = struct.unpack_from(form, frame, at)
+        at += struct.calcsize(form)
+        return int(value)
+
+    def text() -> bytes:
+        nonlocal at
+        begin, length = at, number(">h")
+        at += max(length, 0)
+        return frame[begin:at]
+
+    if version >= 3:
+        number(">i")
+    for _ in range(number(">i")):
+        number(">i"), text(), number(">i"), text()
+    if version >= 2:
+        text()
+    number(">i")
+    head, topics = frame[4:at], []
+    for _ in range(number(">i")):
+        number(">h")
+        topics.append(text())
+        number(">b")
+        for _ in range(number(">i")):
+            number(">h"), number(">i"), number(">i")
+            if version >= 7:
+                number(">i")
+            for _ in range(2 + (version >= 5)):
+                at += 4 * number(">i")
+    body = b"".join(struct.pack(">h", UNKNOWN_TOPIC) + name + b"\0" + struct.pack(">i", 0) for name in topics)
+    out = head + struct.pack(">i", len(topics)) + body
+    return struct.pack(">i", len(out)) + out

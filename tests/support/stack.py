@@ -280,6 +280,25 @@ class Kafka:
         answered(create, f"topic {name} is made")
         until(lambda: len(self._partitions(name)) == partitions, what=f"topic {name} has its partitions")
 
+    def delete_topic(self, name: str) -> None:
+        """Returns when no broker knows it any more."""
+
+        def delete() -> bool:
+            try:
+                self.admin.delete_topics([name])[name].result(60)
+            except KafkaException as err:
+                if err.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    raise
+            return True
+
+        answered(delete, f"topic {name} is deleted")
+        until(lambda: name not in self.admin.list_topics(timeout=10).topics, what=f"topic {name} is gone", every=0.01)
+
+    def remake(self, name: str, partitions: int = 6) -> None:
+        """Deletes the topic and makes another of the same name."""
+        self.delete_topic(name)
+        self.create_topic(name, partitions)
+
     def produce_by_java(self, topic: str, keys: list[str]) -> None:
         """A record for each key, sent by the producer of Kafka itself with its default partitioner."""
         lines = "".join(f"{key}\tx\n" for key in keys)

@@ -1,0 +1,241 @@
+// A client that is assigned the partitions in question for as long as the question takes. What
+// stands where the record should stand tells most; for the rest the log's two ends are asked.
+#include "consumer/witness.h"
+
+#include "base/clock.h"
+
+#include <stdlib.h>
+
+enum { POLL_MS = 100 };
+
+const po_kafka_setting po_witness_settings[] = {
+    {"enable.auto.commit", "false"},
+    {"enable.auto.offset.store", "false"},
+    {"auto.offset.reset", "error"},
+    {"enable.partition.eof", "true"},
+    {"isolation.level", "read_uncommitted"}, // a record is there or not
+    // One record is wanted. A broker sends its whole batch in any case.
+    {"fetch.message.max.bytes", "1024"},
+    {"queued.min.messages", "1"},
+    {"fetch.wait.max.ms", "100"},
+    {"fetch.error.backoff.ms", "100"},
+    {"topic.metadata.refresh.interval.ms", "30000"},
+    {0},
+};
+
+struct po_witness {
+    rd_kafka_t *kafka;
+};
+
+bool po_witness_open(rd_kafka_conf_t **conf, po_witness **ret_witness, po_err *err) {
+    rd_kafka_t *kafka = NULL;
+    if (!po_kafka_open(RD_KAFKA_CONSUMER, conf, &kafka, err))
+        return false;
+    rd_kafka_poll_set_consumer(kafka);
+    po_witness *witness = calloc(1, sizeof *witness);
+    if (!witness)
+        abort();
+    witness->kafka = kafka;
+    *ret_witness = witness;
+    return true;
+}
+
+void po_witness_close(po_witness **witness_ref) {
+    po_witness *witness = *witness_ref;
+    if (!witness)
+        return;
+    *witness_ref = NULL;
+    rd_kafka_destroy(witness->kafka);
+    free(witness);
+}
+
+static int left(int64_t until_ms) {
+    int64_t ms = until_ms - po_mono_ms();
+    return ms > 0 ? (int)ms : 0;
+}
+
+// --- What stands in its place
+
+static rd_kafka_resp_err_t assign(po_witness *witness, const po_question *questions, size_t n) {
+    rd_kafka_topic_partition_list_t *list = rd_kafka_topic_partition_list_new((int)n);
+    for (size_t i = 0; i < n; i++)
+        rd_kafka_topic_partition_list_add(list, questions[i].topic, questions[i].partition)
+            ->offset = questions[i].mark.offset;
+    rd_kafka_resp_err_t code = rd_kafka_assign(witness->kafka, list);
+    rd_kafka_topic_partition_list_destroy(list);
+    return code;
+}
+
+static po_question *question_of(po_question *questions, size_t n,
+                                const rd_kafka_message_t *message) {
+    for (size_t i = 0; message->rkt && i < n; i++)
+        if (questions[i].partition == message->partition &&
+            strcmp(questions[i].topic, rd_kafka_topic_name(message->rkt)) == 0)
+            return &questions[i];
+    return NULL;
+}
+
+// A record without headers is none that was taken.
+static po_verdict verdict_of(const rd_kafka_message_t *message, const po_mark *mark) {
+    po_ce ce;
+    po_err err;
+    if (message->offset > mark->offset)
+        return PO_LOG_SAME; // compacted away
+    if (!po_ce_read(message, &ce, &err))
+        return PO_LOG_ANOTHER;
+    return memcmp(ce.id.b, mark->id.b, sizeof ce.id.b) == 0 ? PO_LOG_SAME : PO_LOG_ANOTHER;
+}
+
+// The end of the log, or an offset outside it: its ends tell. A new leader may not know its end for
+// a moment, but then does not answer this either.
+static po_verdict verdict_by_ends(po_witness *witness, const po_question *question,
+                                  int timeout_ms) {
+    int64_t low = 0, high = 0;
+    if (rd_kafka_query_watermark_offsets(witness->kafka, question->topic, question->partition, &low,
+                                         &high, timeout_ms))
+        return PO_LOG_UNKNOWN;
+    if (question->mark.offset < low)
+        return PO_LOG_SAME; // deleted
+    return question->mark.offset >= high ? PO_LOG_ANOTHER : PO_LOG_UNKNOWN;
+}
+
+static bool is_end(rd_kafka_resp_err_t code) {
+    return code == RD_KAFKA_RESP_ERR__PARTITION_EOF ||
+           code == RD_KAFKA_RESP_ERR__AUTO_OFFSET_RESET ||
+           code == RD_KAFKA_RESP_ERR_OFFSET_OUT_OF_RANGE;
+}
+
+// Returns how many are answered by it: 0 or 1.
+static size_t answer(po_witness *witness, po_question *questions, size_t n,
+                     const rd_kafka_message_t *message, int64_t until_ms) {
+    po_question *one = question_of(questions, n, message);
+    if (!one || one->answered)
+        return 0;
+    if (!message->err)
+        one->verdict = verdict_of(message, &one->mark);
+    else if (is_end(message->err))
+        one->verdict = verdict_by_ends(witness, one, left(until_ms));
+    one->answered = true; // also by an error: it is no use to wait for more
+    return 1;
+}
+
+bool po_witness_ask(po_witness *witness, po_question *questions, size_t n, int timeout_ms,
+                    po_err *err) {
+    int64_t until_ms = po_mono_ms() + timeout_ms;
+    for (size_t i = 0; i < n; i++) {
+        questions[i].verdict = PO_LOG_UNKNOWN;
+        questions[i].answered = false;
+    }
+    if (n == 0)
+        return true;
+    rd_kafka_resp_err_t code = assign(witness, questions, n);
+    if (code)
+        return po_kafka_fail(err, code, "asking for records taken before");
+    for (size_t answered = 0; answered < n && left(until_ms) > 0;) {
+        int ms = left(until_ms);
+        rd_kafka_message_t *message =
+            rd_kafka_consumer_poll(witness->kafka, ms < POLL_MS ? ms : POLL_MS);
+        if (!message)
+            continue;
+        answered += answer(witness, questions, n, message, until_ms);
+        rd_kafka_message_destroy(message);
+    }
+    code = rd_kafka_assign(witness->kafka, NULL);
+    if (code)
+        return po_kafka_fail(err, code, "asking for records taken before");
+    for (size_t i = 0; i < n; i++)
+        if (questions[i].verdict == PO_LOG_UNKNOWN)
+            return po_fail(err, PO_RETRY, "log_unknown",
+                           "topic %s, partition %d: cannot tell yet whether its log is still the "
+                           "one that was read",
+                           questions[i].topic, questions[i].partition);
+    return true;
+}
+
+bool po_witness_since(po_witness *witness, const char *topic, int32_t partition, int64_t time_us,
+                      int timeout_ms, int64_t *ret_offset, po_err *err) {
+    int64_t until_ms = po_mono_ms() + timeout_ms, low = 0, high = 0;
+    rd_kafka_topic_partition_list_t *list = rd_kafka_topic_partition_list_new(1);
+    rd_kafka_topic_partition_t *row = rd_kafka_topic_partition_list_add(list, topic, partition);
+    row->offset = time_us > 0 ? time_us / 1000 : 0;
+    rd_kafka_resp_err_t code = rd_kafka_query_watermark_offsets(witness->kafka, topic, partition,
+                                                                &low, &high, left(until_ms));
+    if (!code && time_us != PO_NO_TIME)
+        code = rd_kafka_offsets_for_times(witness->kafka, list, left(until_ms));
+    if (!code)
+        code = row->err;
+    if (!code)
+        *ret_offset = time_us == PO_NO_TIME ? low : row->offset >= 0 ? row->offset : high;
+    rd_kafka_topic_partition_list_destroy(list);
+    return code ? po_kafka_fail(err, code, "looking for an offset by its time") : true;
+}
+
+// --- Lag
+
+static rd_kafka_topic_partition_list_t *all_partitions(po_witness *witness,
+                                                       const char *const *topics, int64_t until_ms,
+                                                       rd_kafka_resp_err_t *ret_code) {
+    rd_kafka_topic_partition_list_t *list = rd_kafka_topic_partition_list_new(16);
+    *ret_code = RD_KAFKA_RESP_ERR_NO_ERROR;
+    for (; *topics && !*ret_code; topics++) {
+        const struct rd_kafka_metadata *known = NULL;
+        rd_kafka_topic_t *topic = rd_kafka_topic_new(witness->kafka, *topics, NULL);
+        *ret_code = rd_kafka_metadata(witness->kafka, 0, topic, &known, left(until_ms));
+        rd_kafka_topic_destroy(topic);
+        if (*ret_code)
+            break;
+        *ret_code = known->topic_cnt == 1 ? known->topics[0].err : RD_KAFKA_RESP_ERR__UNKNOWN_TOPIC;
+        for (int i = 0; !*ret_code && i < known->topics[0].partition_cnt; i++)
+            rd_kafka_topic_partition_list_add(list, *topics, known->topics[0].partitions[i].id);
+        rd_kafka_metadata_destroy(known);
+    }
+    return list;
+}
+
+// ListOffsets for all at once: -1 asks for the end, -2 for the beginning.
+static rd_kafka_resp_err_t offsets_of(po_witness *witness, rd_kafka_topic_partition_list_t *list,
+                                      int64_t which, int64_t until_ms) {
+    for (int i = 0; i < list->cnt; i++)
+        list->elems[i].offset = which;
+    return rd_kafka_offsets_for_times(witness->kafka, list, left(until_ms));
+}
+
+static int64_t behind(const rd_kafka_topic_partition_list_t *begins,
+                      const rd_kafka_topic_partition_list_t *ends,
+                      const rd_kafka_topic_partition_list_t *committed) {
+    int64_t messages = 0;
+    for (int i = 0; i < ends->cnt; i++) {
+        const rd_kafka_topic_partition_t *end = &ends->elems[i];
+        const rd_kafka_topic_partition_t *begin = rd_kafka_topic_partition_list_find(
+            (rd_kafka_topic_partition_list_t *)(uintptr_t)begins, end->topic, end->partition);
+        const rd_kafka_topic_partition_t *at = rd_kafka_topic_partition_list_find(
+            (rd_kafka_topic_partition_list_t *)(uintptr_t)committed, end->topic, end->partition);
+        int64_t from = begin->offset;
+        if (at->offset > from && at->offset <= end->offset) // else it is another log's
+            from = at->offset;
+        if (end->offset > from)
+            messages += end->offset - from;
+    }
+    return messages;
+}
+
+bool po_witness_lag(po_witness *witness, const char *const *topics, int timeout_ms,
+                    int64_t *ret_messages, po_err *err) {
+    int64_t until_ms = po_mono_ms() + timeout_ms;
+    rd_kafka_resp_err_t code;
+    rd_kafka_topic_partition_list_t *committed = all_partitions(witness, topics, until_ms, &code);
+    rd_kafka_topic_partition_list_t *begins = rd_kafka_topic_partition_list_copy(committed);
+    rd_kafka_topic_partition_list_t *ends = rd_kafka_topic_partition_list_copy(committed);
+    if (!code)
+        code = rd_kafka_committed(witness->kafka, committed, left(until_ms));
+    if (!code)
+        code = offsets_of(witness, begins, RD_KAFKA_OFFSET_BEGINNING, until_ms);
+    if (!code)
+        code = offsets_of(witness, ends, RD_KAFKA_OFFSET_END, until_ms);
+    if (!code)
+        *ret_messages = behind(begins, ends, committed);
+    rd_kafka_topic_partition_list_destroy(committed);
+    rd_kafka_topic_partition_list_destroy(begins);
+    rd_kafka_topic_partition_list_destroy(ends);
+    return code ? po_kafka_fail(err, code, "asking how much is unread") : true;
+}
