@@ -6,7 +6,7 @@
 
 #include <stdlib.h>
 
-enum { POLL_MS = 100 };
+enum { POLL_MS = 100, CLOSE_MS = 2000 };
 
 const po_kafka_setting po_witness_settings[] = {
     {"enable.auto.commit", "false"},
@@ -45,7 +45,7 @@ void po_witness_close(po_witness **witness_ref) {
     if (!witness)
         return;
     *witness_ref = NULL;
-    rd_kafka_destroy(witness->kafka);
+    po_kafka_destroy(&witness->kafka, CLOSE_MS);
     free(witness);
 }
 

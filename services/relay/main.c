@@ -20,7 +20,8 @@ enum {
     PRUNE_FIRST_MS = 3000,
     PRUNE_EVERY_MS = 60000,
     STATEMENT_MS = 5000,
-    BEAT_LIMIT_MS = 300000
+    BEAT_LIMIT_MS = 300000,
+    WATCH_CLOSE_MS = 2000,
 };
 
 #define HOUR_MS (3600 * 1000LL)
@@ -147,8 +148,7 @@ static void close_needs(void) {
     po_need_end(self.need_registry);
     po_need_end(self.need_brokers);
     po_registry_close(&self.registry);
-    if (self.brokers)
-        rd_kafka_destroy(self.brokers);
+    po_kafka_destroy(&self.brokers, WATCH_CLOSE_MS);
 }
 
 // Ready once each outbox has had its session. While all stand by, that asks for neither brokers nor
