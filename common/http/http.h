@@ -6,7 +6,8 @@
 // falls silent for request_timeout, or takes three of them → closed. Keep-alive and pipelining
 // work; a connection that idles is closed after idle_timeout. At the limit of connections the one
 // that is wanted least gives way to a new one (docs/operations.md). A 4xx ends the connection,
-// unless its request was authorized or the connection had another answer within idle_timeout.
+// unless its request was authorized or the connection had an answer below 400, or to an authorized
+// request, within idle_timeout.
 #pragma once
 #include "base/arena.h"
 #include "base/str.h"
