@@ -505,7 +505,8 @@ static void wait_for_order(batch *b, const event *e) {
 }
 
 static void wait_for_reference(batch *b, const event *e) {
-    waiting *w = leave_waiting(b, e, "reference_unknown");
+    waiting *w =
+        leave_waiting(b, e, e->obs.needs_payment ? "payment_unknown" : "reference_unknown");
     for (size_t i = 0; i < e->obs.n_refs; i++) {
         w->awaits[w->n_awaits++] =
             await_ref(b->arena, e->provider, e->alias, e->obs.refs[i].kind, e->obs.refs[i].value);
