@@ -109,14 +109,27 @@ static event row_key(const po_res *rows, int row, int first) {
 
 // --- Flight 1: record, look up routes
 
+// A claim: an event without money named an order, so a payment of this reference that leads nowhere
+// else is that order's. Kept as a reference of a kind of its own, which no real one can be in the
+// way of.
+static po_str claim_kind(const batch *b, const reference *ref) {
+    return po_s(po_printf(b->arena, "named:%.*s", (int)ref->kind.n, ref->kind.p));
+}
+
+// Of each event its references, then the claims on them.
 static void ask_refs(batch *b) {
-    b->asked = po_alloc_array(b->arena, b->n_unique * OBS_MAX + 1, sizeof *b->asked);
+    b->asked = po_alloc_array(b->arena, 2 * b->n_unique * OBS_MAX + 1, sizeof *b->asked);
     for (size_t i = 0; i < b->n_unique; i++) {
         event *e = b->unique[i];
         e->first_ref = b->n_asked;
         for (size_t r = 0; e->obs.disposition == OBS_FACTS && r < e->obs.n_refs; r++) {
             b->asked[b->n_asked++] = (known_ref){.provider = e->provider,
                                                  .kind = e->obs.refs[r].kind,
+                                                 .value = e->obs.refs[r].value};
+        }
+        for (size_t r = 0; e->obs.disposition == OBS_FACTS && r < e->obs.n_refs; r++) {
+            b->asked[b->n_asked++] = (known_ref){.provider = e->provider,
+                                                 .kind = claim_kind(b, &e->obs.refs[r]),
                                                  .value = e->obs.refs[r].value};
         }
     }
@@ -361,6 +374,35 @@ static bool note_known(const batch *b, route *r, const event *e, size_t i) {
     return known;
 }
 
+// The order that reference i is claimed for; empty when nobody has. *ret_there: there is a claim, if
+// only of the other mode.
+static po_str claimed_order(const batch *b, const event *e, size_t i, bool *ret_there) {
+    size_t index = e->first_ref + e->obs.n_refs + i;
+    po_str order = {0};
+    reference claim = {claim_kind(b, &e->obs.refs[i]), e->obs.refs[i].value, {0}};
+    const known_ref *taught = find_taught(b, e, &claim);
+    *ret_there = taught != NULL;
+    for (int row = ref_row(b, index), end = ref_row(b, index + 1); row < end; row++) {
+        if (po_str_eq(po_res_text(b->refs, row, 1), e->alias)) {
+            *ret_there = true;
+            order = po_res_bool(b->refs, row, 4) == e->account->live ? po_res_text(b->refs, row, 2)
+                                                                     : order;
+        }
+    }
+    return taught ? taught->order_id : order;
+}
+
+static void note_claims(const batch *b, route *r, const event *e) {
+    for (size_t i = 0; i < e->obs.n_refs && r->n == 0; i++) {
+        bool there;
+        po_str order = claimed_order(b, e, i, &there);
+        if (order.n) {
+            r->named = true;
+            add_route(r, order);
+        }
+    }
+}
+
 // ret_unknown[i]: reference i of the event is not known for its own account.
 static route find_routes(const batch *b, const event *e, bool ret_unknown[OBS_MAX]) {
     route found = {0};
@@ -376,6 +418,7 @@ static route find_routes(const batch *b, const event *e, bool ret_unknown[OBS_MA
     if (e->account && e->account->client_reference) {
         note_named(b, &found, e, e->obs.client_reference);
     }
+    note_claims(b, &found, e);
     return found;
 }
 
@@ -504,7 +547,22 @@ static void wait_for_order(batch *b, const event *e) {
     w->stranger = w->n_awaits == e->obs.n_refs;
 }
 
-static void wait_for_reference(batch *b, const event *e) {
+// Waits until a reference is known, and claims them all: the payment may lead nowhere but here.
+static void wait_for_reference(batch *b, const event *e, po_str order_id) {
+    for (size_t i = 0; i < e->obs.n_refs; i++) {
+        bool there;
+        const reference *ref = &e->obs.refs[i];
+        reference claim = {claim_kind(b, ref), ref->value, {0}};
+        (void)claimed_order(b, e, i, &there);
+        if (there) {
+            continue;
+        }
+        b->writes.taught[b->writes.n_taught++] =
+            (known_ref){e->provider, claim.kind, claim.value, e->alias, order_id, po_s("")};
+        *taught_slot(b, e, &claim) = (uint32_t)b->writes.n_taught;
+        b->writes.woken[b->writes.n_woken++] =
+            await_ref(b->arena, e->provider, e->alias, ref->kind, ref->value);
+    }
     waiting *w =
         leave_waiting(b, e, e->obs.needs_payment ? "payment_unknown" : "reference_unknown");
     for (size_t i = 0; i < e->obs.n_refs; i++) {
@@ -630,7 +688,8 @@ static bool payment_known(batch *b, const event *e, const held_order *held, cons
 
 // Only money makes a name count. An event that states none (an intent, a charge, a refund) and leads
 // nowhere but by name is not believed, lest its references become the named order's before the money
-// has said whose they are: it waits until one of them is known.
+// has said whose they are: it waits until one of them is known, and its claim counts where the money
+// leads nowhere.
 static bool name_counts(const event *e) {
     for (size_t i = 0; i < e->obs.n_facts; i++) {
         if (e->obs.facts[i].kind == FACT_PAYMENT) {
@@ -667,7 +726,7 @@ static void decide_event(batch *b, event *e) {
         return;
     }
     if (found.named && !name_counts(e)) {
-        wait_for_reference(b, e);
+        wait_for_reference(b, e, found.orders[0]);
         return;
     }
     held_order *held[2] = {0}, *elsewhere[2] = {0};

@@ -218,6 +218,28 @@ static void without_money_a_name_is_evidence_in_any_order(void **state) {
         }
 }
 
+// Where the money names no order, the intent's name is all there is.
+static void a_session_without_a_name_follows_its_intents(void **state) {
+    (void)state;
+    for (int one_by_one = 0; one_by_one < 2; one_by_one++) {
+        size_t order[] = {0, 1, 2};
+        do {
+            world w = begin();
+            add_order(&w, "a", "stripe-v1", "shop", true);
+            add_stripe(&w, "checkout.session.completed", SESSION("cs_1", "pi_1", ""));
+            add_stripe(&w, "payment_intent.succeeded",
+                       "\"id\":\"pi_1\",\"latest_charge\":\"ch_1\"," NAMES("a"));
+            add_stripe(&w, "refund.created",
+                       "\"id\":\"re_1\",\"charge\":\"ch_1\",\"amount\":10,\"currency\":\"eur\","
+                       "\"status\":\"succeeded\",\"created\":2000");
+            arrive(&w, order, one_by_one);
+            assert_order(&w, "a", "paid 4900 10");
+            assert_int_equal(pgtest_number(w.pg, "SELECT count(*) FROM ingest.undecided"), 0);
+            end(&w);
+        } while (permute(order, 3));
+    }
+}
+
 static void a_reference_beats_the_name_of_its_own_event(void **state) {
     (void)state;
     world w = begin();
@@ -362,6 +384,7 @@ static void what_stayed_open_for_ever_is_ended(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(without_money_a_name_is_evidence_in_any_order),
+        cmocka_unit_test(a_session_without_a_name_follows_its_intents),
         cmocka_unit_test(a_reference_beats_the_name_of_its_own_event),
         cmocka_unit_test(an_unpaid_session_teaches_nothing_by_a_name),
         cmocka_unit_test(two_references_to_two_orders_are_a_conflict),

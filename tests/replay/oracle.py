@@ -181,6 +181,7 @@ class Said:
     refund: Refund | None = None  # key[2] "" until its charge is known
     profile: str = ""
     by_name: bool = False  # no reference is known
+    claimed: bool = False  # what names an order without money has told its references' payments so
     done: bool = False  # decided: what it waited for wakes it no more
 
 
@@ -257,6 +258,7 @@ class Walk:
         self.stream = stream
         self.orders: dict[str, Order] = {}
         self._refs: dict[Key, tuple[str, str]] = {}  # (provider, alias, kind, value) → order, payment
+        self._claims: dict[Key, str] = {}  # the order that an event without money named
         self._events: set[Key] = set()
         self._waiting: dict[Key, list[tuple[str, str, Said]]] = defaultdict(list)
 
@@ -316,6 +318,10 @@ class Walk:
         if not found and order and provider_of(order) == provider and alias in order.body["accounts"]:
             said.by_name = True
             found.add(order.id)
+        claims = [c for kind, value, _ in said.refs if (c := self._claims.get(("ref", provider, alias, kind, value)))]
+        if not found and claims:
+            said.by_name = True
+            found.add(claims[0])
         return found, foreign
 
     def _decide(self, provider: str, alias: str, said: Said) -> None:
@@ -331,8 +337,13 @@ class Walk:
         if not found or nameless:
             aliases = self.stream.header["accounts"][provider] if provider == "lightning" else [alias]
             keys = [("ref", provider, a, kind, value) for kind, value, _ in said.refs for a in aliases]
+            for key in keys if nameless else []:
+                self._claims.setdefault(key, next(iter(found)))
             names = [("order", said.order_id)] if said.order_id and not nameless else []
             self._wait(keys + names, provider, alias, said)
+            if nameless and not said.claimed:
+                said.claimed = True
+                self._wake(keys)
             return
         order = self.orders[found.pop()]
         teaching = said.refs if not said.by_name or (said.payment and said.payment.state == PAID) else []
