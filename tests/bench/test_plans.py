@@ -22,7 +22,6 @@ GROWING = {"fact": "order_id", "order_ref": "value", "shop_order": r"order_id|ex
 SCAN = re.compile(rf"^\s*(?:->\s+)?(Seq Scan|Index Scan|Index Only Scan)(?: using \w+)? on ({'|'.join(GROWING)})\b")
 # How many wait: a gauge, which walks them by its nature. It goes by an index of its own, and ends at a number.
 COUNT = "SELECT (SELECT count(*) FROM (SELECT FROM ingest.undecided WHERE NOT unmatched LIMIT"
-BOUNDED = re.compile(r"-> +Limit .*(?:\n.*){0,3}\n.*-> +Index (?:Only )?Scan using undecided_(?:waiting|unmatched) on")
 CLAIM = "WITH woken AS (SELECT event FROM ingest.undecided"
 
 
@@ -33,6 +32,7 @@ def explaining(stack: Stack, tag: str) -> Iterator[Postgres]:
         conn.execute("CREATE DATABASE payonce")
     stack.migrate("ingest", postgres)
     postgres.query("VACUUM (ANALYZE)")
+    postgres.log.write_bytes(b"")  # a migration may walk what it changes
     yield postgres
     postgres.stop("immediate")
 
@@ -89,11 +89,11 @@ def test_what_waits_is_counted_by_an_index_and_to_an_end(services: Services, sta
     assert any("WHERE unmatched" in p.splitlines()[0] for p in plans), "all of them are counted"
     for plan in plans:
         assert "Seq Scan" not in plan and "Bitmap" not in plan, plan
-        assert len(BOUNDED.findall(plan)) == plan.splitlines()[0].count("LIMIT"), plan
+        scans = re.findall(r"-> +Index Only Scan using undecided_\w+ on", plan)
+        assert len(scans) == len(re.findall("-> +Limit ", plan)) > 0, plan
 
 
-def test_a_claim_takes_the_first_rows_and_sorts_none(services: Services, stack: Stack, explaining: Postgres,
-                                                     tag: str) -> None:
+def test_a_claim_sorts_nothing(services: Services, stack: Stack, explaining: Postgres, tag: str) -> None:
     """FAULTS 35: whatever has piled up behind them."""
     services.start("ingest", env={"PAYONCE_DSN": explaining.dsn("payonce_ingest")})
     drive(Shop(services["ingest"], stack.api_token, tag), tag)
