@@ -34,7 +34,7 @@ VICTIMS = ("ingest", "relay", "ledger", "receipts")
 MAIL_PARALLEL = 2
 
 UNDECIDED = """SELECT count(*) FROM ingest.undecided WHERE reason NOT IN ('order_unknown', 'payment_unknown')
-    OR (NOT unmatched AND due_at <= now())"""
+    OR woken_at IS NOT NULL OR due_at <= now()"""
 UNSWEPT = "SELECT count(*) FROM ingest.shop_order WHERE NOT expiry_swept AND expires_at <= now()"
 # Rows of the outbox that relay has not recorded as published.
 UNPUBLISHED = """SELECT count(*) FROM ingest.outbox o LEFT JOIN relay.cursor c ON c.outbox = 'ingest'
