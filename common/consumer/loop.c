@@ -32,6 +32,7 @@ enum {
     RETRY_SHARE = 4,       // a blocked partition waits so many times as long as its last try took
     CHECK_MS = 10000,      // between two looks at the logs
     CHECK_AGAIN_MS = 2000, // when a look told nothing, or there is a doubt
+    CHECKS_TOLD = 5,       // looks in a row that told nothing: that is told, once
     WITNESS_MS = 2000,     // for the answers of one look
 };
 static const int64_t overlap_us = 3600 * PO_SECOND_US; // clocks that wrote the timestamps differ
@@ -81,7 +82,7 @@ struct po_loop {
     int64_t last_error_ms;
     bool fatal;
     int64_t check_at_ms;
-    bool check_failed; // the last one, which was told
+    int checks_failed; // in a row
 
     pthread_mutex_t lock; // guards what po_loop_status reads, and is taken by the loop to write it
     lane *lanes;
@@ -695,9 +696,9 @@ static void check_if_due(po_loop *loop) {
         return;
     po_err err = {0};
     bool fine = check(loop, &err);
-    if (!fine && !loop->check_failed)
+    loop->checks_failed = fine ? 0 : loop->checks_failed + 1;
+    if (loop->checks_failed == CHECKS_TOLD)
         po_log_err(PO_WARN, "logs not compared, later again", &err);
-    loop->check_failed = !fine;
     loop->check_at_ms = po_mono_ms() + (fine ? CHECK_MS : CHECK_AGAIN_MS);
 }
 

@@ -6,7 +6,7 @@
 
 #include <stdlib.h>
 
-enum { POLL_MS = 100, CLOSE_MS = 2000 };
+enum { POLL_MS = 20, WAKE_MS = 100, CLOSE_MS = 2000 };
 
 const po_kafka_setting po_witness_settings[] = {
     {"enable.auto.commit", "false"},
@@ -19,6 +19,7 @@ const po_kafka_setting po_witness_settings[] = {
     {"queued.min.messages", "1"},
     {"fetch.wait.max.ms", "100"},
     {"fetch.error.backoff.ms", "100"},
+    {"reconnect.backoff.max.ms", "1000"}, // a member that is assigned anew waits for the answer
     {"topic.metadata.refresh.interval.ms", "30000"},
     {0},
 };
@@ -119,6 +120,19 @@ static size_t answer(po_witness *witness, po_question *questions, size_t n,
     return 1;
 }
 
+// A partition that is added to a broker's thread is noticed there only when it wakes, after up to a
+// second (2.0.2); any other request wakes it.
+static void wake(po_witness *witness, const po_question *questions, size_t n, int timeout_ms) {
+    int64_t low = 0, high = 0;
+    size_t i = 0;
+    while (i < n && questions[i].answered)
+        i++;
+    if (i < n && timeout_ms > 0)
+        (void)rd_kafka_query_watermark_offsets(witness->kafka, questions[i].topic,
+                                               questions[i].partition, &low, &high,
+                                               timeout_ms < WAKE_MS ? timeout_ms : WAKE_MS);
+}
+
 bool po_witness_ask(po_witness *witness, po_question *questions, size_t n, int timeout_ms,
                     po_err *err) {
     int64_t until_ms = po_mono_ms() + timeout_ms;
@@ -135,8 +149,10 @@ bool po_witness_ask(po_witness *witness, po_question *questions, size_t n, int t
         int ms = left(until_ms);
         rd_kafka_message_t *message =
             rd_kafka_consumer_poll(witness->kafka, ms < POLL_MS ? ms : POLL_MS);
-        if (!message)
+        if (!message) {
+            wake(witness, questions, n, left(until_ms));
             continue;
+        }
         answered += answer(witness, questions, n, message, until_ms);
         rd_kafka_message_destroy(message);
     }

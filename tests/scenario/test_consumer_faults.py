@@ -223,6 +223,58 @@ def test_p21_a_broken_mail_server_delays_the_mail_and_nothing_else(services, top
     assert len(sink.to(f"{tag}@example.org")) == 1
 
 
+def test_p20_a_batch_that_needs_longer_than_a_statement_may_is_halved(services, stack, topic, effects, tag) -> None:
+    """FAULTS 44: 400 events that take 20 s, where 8 s are allowed; repeated whole they would never be taken."""
+    loyalty = services["loyalty"]
+    stack.postgres.query("CREATE FUNCTION loyalty.slow() RETURNS trigger LANGUAGE plpgsql AS"
+                         " $$ BEGIN PERFORM pg_sleep(0.05); RETURN NEW; END $$")
+    loyalty.stop_signal()  # so that all of them are one batch
+    events = [topic.order(f"{tag}-{i}").says("qualified", received=1000) for i in range(400)]
+    topic.flush()
+    stack.postgres.query("CREATE TRIGGER slow BEFORE INSERT ON loyalty.inbox FOR EACH ROW EXECUTE FUNCTION loyalty.slow()")
+    try:
+        loyalty.cont()
+
+        def all_taken() -> bool:
+            ids = [e["event_id"] for e in events]
+            [(n,)] = stack.postgres.query("SELECT count(*) FROM loyalty.inbox WHERE event_id = ANY(%s::uuid[])", ids)
+            assert n == 400, f"{n} of 400 events are taken"
+            return True
+
+        until(all_taken, 150, "all are taken")
+    finally:
+        loyalty.cont()
+        stack.postgres.query("DROP TRIGGER slow ON loyalty.inbox")
+        stack.postgres.query("DROP FUNCTION loyalty.slow()")
+    assert loyalty.metric("payonce_consumer_blocked_partitions") == 0
+    effects.wait_taken(events, *CONSUMERS)
+    once(effects, events)
+
+
+def test_p20_a_locked_row_holds_up_its_own_partition_at_most(services, stack, topic, effects, tag) -> None:
+    """FAULTS 44: somebody else keeps one order's row; the events of other partitions are taken all the same."""
+    loyalty = services["loyalty"]
+    kept = topic.order(in_partition(f"{tag}-kept-", 0))
+    first = kept.says("qualified", received=1000)
+    effects.wait_taken([first], *CONSUMERS)
+    with stack.postgres.connect(autocommit=False) as conn:
+        conn.execute("SELECT FROM loyalty.order_points WHERE order_id = %s FOR UPDATE", [kept.id])
+        waits = kept.says("refunded", received=1000, refunded=100)
+        others = [topic.order(in_partition(f"{tag}-{i}-", p)).says("qualified", received=1000)
+                  for i in range(5) for p in range(1, 6)]
+        topic.flush()
+        effects.wait_taken(others, "loyalty")
+        until(lambda: loyalty.metric("payonce_consumer_blocked_partitions") == 1, what="one partition is held up")
+        [line] = [x for x in loyalty.log_lines() if x["msg"].startswith("partition held up")]
+        assert (line["partition"], line["level"], line["code"]) == (0, "warn", "55P03")
+        assert not effects.taken("loyalty", [waits])
+        conn.rollback()
+    effects.wait_taken([waits], "loyalty")
+    until(lambda: loyalty.metric("payonce_consumer_blocked_partitions") == 0, what="it goes on")
+    assert effects.entries(kept.id) == [(1, 10), (2, -1)]
+    once(effects, others)
+
+
 # --- Refused events
 
 def more(schema: dict, field: str) -> dict:

@@ -62,6 +62,12 @@ def answered(ask: Callable[[], T], what: str) -> T:
     return until(asked, what=what)[0]
 
 
+def topics() -> list[dict[str, Any]]:
+    """As schemas/topics.json wants them."""
+    file = ROOT / "schemas/topics.json"
+    return json.loads(file.read_text()) if file.exists() else []
+
+
 def scratch_folder(prefix: str = "payonce-") -> Path:
     """A new folder that user postgres can reach too; falls back to /tmp when TMPDIR is closed to others."""
     base = Path(tempfile.gettempdir()).resolve()
@@ -295,9 +301,9 @@ class Kafka:
         until(lambda: name not in self.admin.list_topics(timeout=10).topics, what=f"topic {name} is gone", every=0.01)
 
     def remake(self, name: str, partitions: int = 6) -> None:
-        """Deletes the topic and makes another of the same name."""
+        """Deletes the topic and makes another of the same name and settings."""
         self.delete_topic(name)
-        self.create_topic(name, partitions)
+        self.create_topic(name, partitions, next(t.get("config") for t in topics() if t["name"] == name))
 
     def produce_by_java(self, topic: str, keys: list[str]) -> None:
         """A record for each key, sent by the producer of Kafka itself with its default partitioner."""
@@ -537,8 +543,7 @@ class Stack:
         return Service(name, self.programs / f"payonce-{name}", self.env(name) | (env or {}), log, label)
 
     def _create_topics(self) -> None:
-        file = ROOT / "schemas/topics.json"
-        for topic in json.loads(file.read_text()) if file.exists() else []:
+        for topic in topics():
             partitions = self._partitions or topic["partitions"]
             self.kafka.create_topic(topic["name"], partitions, topic.get("config"))
 
