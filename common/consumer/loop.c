@@ -222,9 +222,10 @@ static void resume(po_loop *loop) {
 
 // --- Membership
 
-static void commit_stored(po_loop *loop) {
+// NULL: what is stored.
+static rd_kafka_resp_err_t commit(po_loop *loop, const rd_kafka_topic_partition_list_t *offsets) {
     rd_kafka_queue_t *answers = rd_kafka_queue_new(loop->kafka);
-    rd_kafka_resp_err_t code = rd_kafka_commit_queue(loop->kafka, NULL, answers, NULL, NULL);
+    rd_kafka_resp_err_t code = rd_kafka_commit_queue(loop->kafka, offsets, answers, NULL, NULL);
     if (!code) {
         rd_kafka_event_t *answer = rd_kafka_queue_poll(answers, COMMIT_MS);
         code = answer ? rd_kafka_event_error(answer) : RD_KAFKA_RESP_ERR__TIMED_OUT;
@@ -232,6 +233,11 @@ static void commit_stored(po_loop *loop) {
             rd_kafka_event_destroy(answer);
     }
     rd_kafka_queue_destroy(answers);
+    return code;
+}
+
+static void commit_stored(po_loop *loop) {
+    rd_kafka_resp_err_t code = commit(loop, NULL);
     if (code && code != RD_KAFKA_RESP_ERR__NO_OFFSET)
         po_log(PO_WARN, "offsets not committed: their events come again and change nothing",
                PO_TEXT("code", rd_kafka_err2name(code)));
@@ -610,21 +616,11 @@ static bool goes_on(po_loop *loop, look *one, int64_t *ret_offset, po_err *err) 
     if (one->verdict != PO_LOG_ANOTHER)
         return true;
     int64_t since = one->lost.time_us == PO_NO_TIME ? PO_NO_TIME : one->lost.time_us - overlap_us;
-    if (!po_witness_since(loop->options.witness, one->one->topic, one->one->partition, since,
-                          WITNESS_MS, ret_offset, err)) {
-        one->verdict = PO_LOG_UNKNOWN;
-        return false;
-    }
-    char id[PO_UUID_SIZE];
-    po_uuid_text(one->lost.id, id);
-    po_log(PO_ERROR,
-           "the topic's log is another one than was read: reading what it holds from that time on",
-           PO_TEXT("topic", one->one->topic), PO_INT("partition", one->one->partition),
-           PO_TEXT("lost_event", id), PO_INT("lost_offset", one->lost.offset),
-           PO_INT("from", *ret_offset));
-    po_count(po_meter.other_log, NULL, 1);
-    po_position_forget(one->position);
-    return true;
+    if (po_witness_since(loop->options.witness, one->one->topic, one->one->partition, since,
+                         WITNESS_MS, ret_offset, err))
+        return true;
+    one->verdict = PO_LOG_UNKNOWN;
+    return false;
 }
 
 // A new assignment of the same partitions, since a seek may be forgotten by a pause. All that is in
@@ -648,6 +644,32 @@ static void begin_anew(po_loop *loop, const rd_kafka_topic_partition_list_t *lis
         po_log(PO_ERROR, "assignment refused", PO_TEXT("code", rd_kafka_err2name(failed)));
 }
 
+static void tell_another(const lane *one, const po_mark *lost, int64_t from) {
+    char id[PO_UUID_SIZE];
+    po_uuid_text(lost->id, id);
+    po_log(PO_ERROR,
+           "the topic's log is another one than was read: reading what it holds from that time on",
+           PO_TEXT("topic", one->topic), PO_INT("partition", one->partition),
+           PO_TEXT("lost_event", id), PO_INT("lost_offset", lost->offset), PO_INT("from", from));
+    po_count(po_meter.other_log, NULL, 1);
+}
+
+// By then it is read from there. librdkafka never commits a stored offset below the committed one,
+// so whoever is assigned the partition next would begin where the other log was left. Until that
+// is prevented the records are not forgotten, and the next look finds them missing again.
+static bool go_back(po_loop *loop, lane *one, look *at, int64_t from, po_err *err) {
+    rd_kafka_topic_partition_list_t *list = rd_kafka_topic_partition_list_new(1);
+    rd_kafka_topic_partition_list_add(list, one->topic, one->partition)->offset = from;
+    rd_kafka_resp_err_t code = commit(loop, list);
+    rd_kafka_topic_partition_list_destroy(list);
+    one->unsure = code != RD_KAFKA_RESP_ERR_NO_ERROR;
+    if (code)
+        return po_kafka_fail(err, code, "committing where another log is to be read from");
+    tell_another(one, &at->lost, from);
+    po_position_forget(at->position);
+    return true;
+}
+
 static bool settle(po_loop *loop, look *looks, size_t n, po_err *err) {
     bool fine = true, another = false;
     rd_kafka_topic_partition_list_t *list = rd_kafka_topic_partition_list_new((int)n);
@@ -664,7 +686,10 @@ static bool settle(po_loop *loop, look *looks, size_t n, po_err *err) {
             one->one->unsure = false;
     }
     if (another)
-        begin_anew(loop, list);
+        begin_anew(loop, list); // which makes the lanes anew, in this order
+    for (size_t i = 0; i < n; i++)
+        if (looks[i].verdict == PO_LOG_ANOTHER)
+            fine = go_back(loop, &loop->lanes[i], &looks[i], list->elems[i].offset, err) && fine;
     rd_kafka_topic_partition_list_destroy(list);
     return fine;
 }
