@@ -46,6 +46,7 @@ void po_witness_close(po_witness **witness_ref) {
     if (!witness)
         return;
     *witness_ref = NULL;
+    (void)rd_kafka_assign(witness->kafka, NULL);
     po_kafka_destroy(&witness->kafka, CLOSE_MS);
     free(witness);
 }

@@ -25,7 +25,8 @@ typedef struct po_witness po_witness;
 extern const po_kafka_setting po_witness_settings[];
 // `conf` is taken.
 PO_MUST_CHECK bool po_witness_open(rd_kafka_conf_t **conf, po_witness **ret_witness, po_err *err);
-void po_witness_close(po_witness **witness); // accepts NULL, leaves NULL
+// Accepts NULL, leaves NULL. Bounded: a client that cannot be joined ends with the process.
+void po_witness_close(po_witness **witness);
 
 // Asks all at once, waiting up to timeout_ms for those that are silent. False, RETRY, when a
 // verdict is PO_LOG_UNKNOWN: the others count all the same.
