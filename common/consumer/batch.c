@@ -409,7 +409,7 @@ static void committed(po_batch *batch, const item *items, size_t n) {
 // --- Public
 
 static bool connect_pg(po_batch *batch, po_err *err) {
-    if (batch->pg && !po_pg_alive(batch->pg))
+    if (batch->pg && !po_pg_still_there(batch->pg))
         po_pg_close(&batch->pg);
     return batch->pg || po_pg_open(batch->options, &batch->pg, err);
 }

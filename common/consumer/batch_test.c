@@ -202,9 +202,10 @@ static void the_inbox_forgets_what_is_old_alone(void **state) {
     po_batch_close(&batch);
 }
 
-// Its session may have ended long before, while the inbox was pruned: to wait for that would be to wait for
-// ever, and all partitions with it.
-static void a_lost_session_makes_no_refused_event_wait(void **state) {
+// FAULTS 64: a session that ended while nothing was to do is replaced before it is used. Nor is it
+// waited for when the event itself is refused: that would be to wait for ever, and all partitions
+// with it.
+static void a_lost_session_costs_no_batch(void **state) {
     const pgtest *cluster = *state;
     static const po_consumer_route routes[] = {{PO_TOPIC_PAYMENTS, "*", handler}, {0}};
     static const po_consumer consumer = {.name = "visits", .routes = routes};
@@ -218,8 +219,9 @@ static void a_lost_session_makes_no_refused_event_wait(void **state) {
     assert_true(po_batch_prune(batch, 1000, &more, &err));
     pg_exec(cluster, "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity"
                      " WHERE application_name = 'batch_test'");
-    assert_false(po_batch_prune(batch, 1000, &more, &err));
-    assert_int_equal(err.kind, PO_RETRY);
+    assert_true(po_batch_prune(batch, 1000, &more, &err));
+    pg_exec(cluster, "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity"
+                     " WHERE application_name = 'batch_test'");
     run_without_headers(batch);
     po_batch_close(&batch);
 }
@@ -245,7 +247,7 @@ int main(void) {
         cmocka_unit_test(says_the_position),
         cmocka_unit_test(the_window_covers_the_topic),
         cmocka_unit_test(the_inbox_forgets_what_is_old_alone),
-        cmocka_unit_test(a_lost_session_makes_no_refused_event_wait),
+        cmocka_unit_test(a_lost_session_costs_no_batch),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

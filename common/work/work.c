@@ -120,7 +120,7 @@ static bool put_off(const po_workers *w, po_pg *pg, const po_work_item *item, po
 
 // A dead connection is replaced.
 static bool ensure(po_workers *w, po_pg **pg, po_err *err) {
-    if (*pg && !po_pg_alive(*pg))
+    if (*pg && !po_pg_still_there(*pg))
         po_pool_release(w->pool, pg);
     return *pg || po_pool_acquire(w->pool, CONNECT_MS, pg, err);
 }

@@ -569,6 +569,7 @@ static void wait_for_reference(batch *b, const event *e, po_str order_id) {
         w->awaits[w->n_awaits++] =
             await_ref(b->arena, e->provider, e->alias, e->obs.refs[i].kind, e->obs.refs[i].value);
     }
+    w->stranger = e->obs.n_facts == 0; // no money hangs on it
 }
 
 static void teach(batch *b, const event *e, const bool unknown[OBS_MAX], po_str order_id) {
