@@ -28,6 +28,8 @@ enum {
     WINDOW_EVERY_MS = 3600000,
     LAG_EVERY_MS = 10000,
     LAG_MS = 1000, // for Kafka's answers to it
+    LEFT_OUT_EVERY_MS = 10000,
+    LEFT_OUT_TIMES = 3, // in a row: a partition that was added has its reader by then
 };
 
 static const po_setting sdk_settings[] = {
@@ -204,8 +206,30 @@ static int64_t show_unread(po_witness *witness, const char *const *topics) {
     return po_mono_ms() + LAG_EVERY_MS;
 }
 
+// The leader of a group shares out what it knows of the topics; one that does not know a topic for
+// a moment, while a broker restarts, leaves it to nobody, and librdkafka (2.0.2) may never notice
+// that it is back. Then the members join anew; only the leader's coming makes the group share out.
+static int64_t look_for_left_out(po_loop *loop, po_witness *witness, const char *const *topics,
+                                 int *times) {
+    char group[128];
+    po_err err = {0};
+    bool left_out = false;
+    snprintf(group, sizeof group, "payonce-%s", self->name);
+    if (!po_witness_left_out(witness, group, topics, LAG_MS, &left_out, &err))
+        left_out = false; // asked again
+    *times = left_out ? *times + 1 : 0;
+    if (*times == LEFT_OUT_TIMES) {
+        *times = 0;
+        po_log(PO_WARN, "partitions that no member reads: joining the group anew");
+        if (!po_loop_join(loop, &err))
+            po_log_err(PO_WARN, "not joined anew, later again", &err);
+    }
+    return po_mono_ms() + LEFT_OUT_EVERY_MS;
+}
+
 typedef struct chores { // when each is due
-    int64_t prune_at, window_at, unread_at;
+    int64_t prune_at, window_at, unread_at, left_out_at;
+    int left_out; // times in a row
 } chores;
 
 // Between batches.
@@ -218,6 +242,8 @@ static void do_chores(chores *due, const po_config *config, po_batch *batch, po_
         due->window_at = look_at_window(config, loop, topics);
     if (now >= due->unread_at)
         due->unread_at = show_unread(witness, topics);
+    if (now >= due->left_out_at)
+        due->left_out_at = look_for_left_out(loop, witness, topics, &due->left_out);
 }
 
 static bool ask_registry(void *registry, po_err *err) {
@@ -241,7 +267,8 @@ static bool consume(const po_config *config, po_batch *batch, po_err *err) {
     bool fine = check_window(config, loop, topics, beat, err) && po_loop_join(loop, err);
     po_ready_set(fine); // a member that gets no partition is ready too
     po_gauge(po_meter.unread, NULL, NAN);
-    chores due = {.window_at = po_mono_ms() + WINDOW_EVERY_MS};
+    chores due = {.window_at = po_mono_ms() + WINDOW_EVERY_MS,
+                  .left_out_at = po_mono_ms() + LEFT_OUT_EVERY_MS};
     while (fine && !po_stopping()) {
         fine = po_loop_turn(loop, err);
         if (fine && !po_stopping())

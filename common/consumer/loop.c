@@ -34,6 +34,7 @@ enum {
     CHECK_AGAIN_MS = 2000, // when a look told nothing, or there is a doubt
     CHECKS_TOLD = 5,       // looks in a row that told nothing: that is told, once
     WITNESS_MS = 2000,     // for the answers of one look
+    UNSURE_MS = 10000,     // so long a new assignment waits for what looks tell
 };
 static const int64_t overlap_us = 3600 * PO_SECOND_US; // clocks that wrote the timestamps differ
 
@@ -83,6 +84,7 @@ struct po_loop {
     bool fatal;
     int64_t check_at_ms;
     int checks_failed; // in a row
+    int64_t assigned_ms;
 
     pthread_mutex_t lock; // guards what po_loop_status reads, and is taken by the loop to write it
     lane *lanes;
@@ -256,6 +258,7 @@ static void on_rebalance(rd_kafka_t *kafka, rd_kafka_resp_err_t code,
         for (size_t i = 0; i < loop->n_lanes; i++)
             loop->lanes[i].unsure = loop->options.witness;
         loop->check_at_ms = 0;
+        loop->assigned_ms = po_mono_ms();
     } else {
         if (!lost && loop->n_lanes)
             commit_stored(loop);
@@ -734,12 +737,23 @@ static bool is_held_up(po_loop *loop) {
     return false;
 }
 
+// To go on is safe: what is known for sure to have been in the log stays kept, so a look that tells
+// later finds another log all the same, and what was missed is read then.
+static void go_on_unsure(po_loop *loop, const po_err *why) {
+    po_log_err(PO_WARN, "logs not compared in time: going on, compared later", why);
+    for (size_t i = 0; i < loop->n_lanes; i++)
+        loop->lanes[i].unsure = false;
+}
+
 // True when all that is in hand may be applied; else it has waited, or there is nothing any more.
 static bool cleared(po_loop *loop) {
     po_err err = {0};
     if (!is_held_up(loop))
         return true;
-    if (!check(loop, &err) && is_held_up(loop)) {
+    bool fine = check(loop, &err);
+    if (!fine && po_mono_ms() >= loop->assigned_ms + UNSURE_MS)
+        go_on_unsure(loop, &err);
+    if (!fine && is_held_up(loop)) {
         po_count(po_meter.failures, po_kind_name(err.kind), 1);
         if (!po_stopping())
             wait_out(loop, &err);

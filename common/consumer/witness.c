@@ -256,3 +256,72 @@ bool po_witness_lag(po_witness *witness, const char *const *topics, int timeout_
     rd_kafka_topic_partition_list_destroy(ends);
     return code ? po_kafka_fail(err, code, "asking how much is unread") : true;
 }
+
+// --- Partitions without a reader
+
+static int read_by_members(const rd_kafka_ConsumerGroupDescription_t *group,
+                           const rd_kafka_topic_partition_list_t *all) {
+    int n = 0;
+    for (size_t i = 0; i < rd_kafka_ConsumerGroupDescription_member_count(group); i++) {
+        const rd_kafka_topic_partition_list_t *mine =
+            rd_kafka_MemberAssignment_partitions(rd_kafka_MemberDescription_assignment(
+                rd_kafka_ConsumerGroupDescription_member(group, i)));
+        for (int k = 0; mine && k < mine->cnt; k++)
+            n += rd_kafka_topic_partition_list_find(
+                     (rd_kafka_topic_partition_list_t *)(uintptr_t)all, mine->elems[k].topic,
+                     mine->elems[k].partition) != NULL;
+    }
+    return n;
+}
+
+static rd_kafka_resp_err_t judge_group(const rd_kafka_event_t *event,
+                                       const rd_kafka_topic_partition_list_t *all,
+                                       bool *ret_left_out) {
+    size_t n = 0;
+    rd_kafka_resp_err_t code = rd_kafka_event_error((rd_kafka_event_t *)(uintptr_t)event);
+    if (code)
+        return code;
+    const rd_kafka_ConsumerGroupDescription_t **groups =
+        rd_kafka_DescribeConsumerGroups_result_groups(
+            rd_kafka_event_DescribeConsumerGroups_result((rd_kafka_event_t *)(uintptr_t)event), &n);
+    if (n != 1)
+        return RD_KAFKA_RESP_ERR__FAIL;
+    const rd_kafka_error_t *error = rd_kafka_ConsumerGroupDescription_error(groups[0]);
+    if (error)
+        return rd_kafka_error_code(error);
+    bool rests =
+        rd_kafka_ConsumerGroupDescription_state(groups[0]) == RD_KAFKA_CONSUMER_GROUP_STATE_STABLE;
+    *ret_left_out = rests && read_by_members(groups[0], all) < all->cnt;
+    return RD_KAFKA_RESP_ERR_NO_ERROR;
+}
+
+static rd_kafka_resp_err_t describe(po_witness *witness, const char *group,
+                                    const rd_kafka_topic_partition_list_t *all, int64_t until_ms,
+                                    bool *ret_left_out) {
+    char text[128];
+    rd_kafka_queue_t *answers = rd_kafka_queue_new(witness->kafka);
+    rd_kafka_AdminOptions_t *options =
+        rd_kafka_AdminOptions_new(witness->kafka, RD_KAFKA_ADMIN_OP_DESCRIBECONSUMERGROUPS);
+    int ms = left(until_ms);
+    (void)rd_kafka_AdminOptions_set_request_timeout(options, ms > 1 ? ms : 1, text, sizeof text);
+    rd_kafka_DescribeConsumerGroups(witness->kafka, &group, 1, options, answers);
+    rd_kafka_event_t *answer = rd_kafka_queue_poll(answers, ms);
+    rd_kafka_resp_err_t code =
+        answer ? judge_group(answer, all, ret_left_out) : RD_KAFKA_RESP_ERR__TIMED_OUT;
+    if (answer)
+        rd_kafka_event_destroy(answer);
+    rd_kafka_AdminOptions_destroy(options);
+    rd_kafka_queue_destroy(answers);
+    return code;
+}
+
+bool po_witness_left_out(po_witness *witness, const char *group, const char *const *topics,
+                         int timeout_ms, bool *ret_left_out, po_err *err) {
+    int64_t until_ms = po_mono_ms() + timeout_ms;
+    rd_kafka_resp_err_t code;
+    rd_kafka_topic_partition_list_t *all = all_partitions(witness, topics, until_ms, &code);
+    if (!code)
+        code = describe(witness, group, all, until_ms, ret_left_out);
+    rd_kafka_topic_partition_list_destroy(all);
+    return code ? po_kafka_fail(err, code, "asking who reads which partition") : true;
+}

@@ -41,3 +41,7 @@ PO_MUST_CHECK bool po_witness_since(po_witness *witness, const char *topic, int3
 // over all partitions, whoever reads them; deleted ones do not count.
 PO_MUST_CHECK bool po_witness_lag(po_witness *witness, const char *const *topics, int timeout_ms,
                                   int64_t *ret_messages, po_err *err);
+// Whether the group is at rest, and yet some partition of these topics has no reader.
+PO_MUST_CHECK bool po_witness_left_out(po_witness *witness, const char *group,
+                                       const char *const *topics, int timeout_ms,
+                                       bool *ret_left_out, po_err *err);
