@@ -24,7 +24,7 @@ function(po_unit_tests prefix lib)
         target_link_libraries(${name} PRIVATE ${lib} PkgConfig::cmocka)
         target_compile_definitions(${name} PRIVATE PO_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
         add_test(NAME ${name} COMMAND ${name})
-        set_tests_properties(${name} PROPERTIES LABELS unit TIMEOUT 120)
+        set_tests_properties(${name} PROPERTIES LABELS unit TIMEOUT 300)
     endforeach()
 endfunction()
 
