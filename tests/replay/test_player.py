@@ -5,11 +5,11 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from socketserver import TCPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import generate
+from http_server import HttpServer
 from oracle import Stream
 from player import Player, written
 
@@ -51,17 +51,12 @@ class Ingest(BaseHTTPRequestHandler):
         pass
 
 
-class Server(ThreadingHTTPServer):
-    def server_bind(self) -> None:
-        TCPServer.server_bind(self)  # HTTPServer's own asks the resolver for the name of its address
-
-
 @contextmanager
 def ingest(**script: list[int]) -> Iterator[Any]:
     paths = {"shop": "/webhooks/stripe/shop", "orders": "/v1/orders", "cancel": "/v1/orders/o-1/cancel"}
     handler = type("Scripted", (Ingest,), {"script": {paths[k]: v for k, v in script.items()}, "seen": [],
                                            "lock": threading.Lock(), "view": {"received": 0}})
-    server = Server(("127.0.0.1", 0), handler)
+    server = HttpServer(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:

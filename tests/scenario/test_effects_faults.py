@@ -7,7 +7,7 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import pytest
 
 from conftest import Services
 from effects import CONSUMERS, Effects
+from http_server import HttpServer
 from link import PostgresLink
 from outboxes import Outbox
 from service import Service, call
@@ -374,7 +375,7 @@ def test_faults_48_an_address_and_a_payment_that_do_not_see_each_other(services,
                                                                        tag) -> None:
     """FAULTS 48: two members of the group in the same moment, each inside its transaction."""
     query = stack.postgres.query
-    services.start("receipts", env=QUICK, label="another receipts")
+    services.start("receipts", label="another receipts")
     order = topic.order(tag)
     query("CREATE FUNCTION receipts.hold() RETURNS trigger LANGUAGE plpgsql AS"
           " $$ BEGIN PERFORM pg_advisory_xact_lock(7); RETURN NEW; END $$")
@@ -457,7 +458,7 @@ def test_faults_55_a_mail_server_with_a_private_ca(services, topic, effects, tmp
     assert services["receipts"].term() == 0
     order = topic.order(tag, receipt=True)
     with SmtpSink(tls=context) as secret:
-        env = QUICK | {"PAYONCE_SMTP_URL": secret.url, "PAYONCE_SMTP_TLS": tls}
+        env = {"PAYONCE_SMTP_URL": secret.url, "PAYONCE_SMTP_TLS": tls}
         try:
             blind = services.start("receipts", env=env, label=f"receipts without the CA, {tls}")
             order.contact(f"{tag}@example.org")
@@ -493,7 +494,7 @@ def over_tls(url: str, context: ssl.SSLContext) -> Iterator[str]:
         def log_message(self, format: str, *args: Any) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Forward)
+    server = HttpServer(("127.0.0.1", 0), Forward)
     server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
@@ -517,14 +518,14 @@ def test_faults_55_a_registry_with_a_private_ca(services, stack, topic, effects,
         with over_tls(stack.registry.url, context) as url:
             trusting = {"PAYONCE_REGISTRY_URL": url, "PAYONCE_REGISTRY_CA_FILE": str(ca)}
             blind = {"PAYONCE_REGISTRY_URL": url}
-            ledger = services.start("ledger", env=QUICK | blind, label="ledger without the CA")
+            ledger = services.start("ledger", env=blind, label="ledger without the CA")
             relay = services.start("relay", env=outbox.env() | blind, label="relay without the CA")
             until(lambda: ledger.metric("payonce_consumer_deployment_fault") == 1, what="the alarm")
             for service, msg in (ledger, "waiting"), (relay, "a schema cannot be registered: its rows wait"):
                 [line] = until(lambda s=service, m=msg: s.log_lines(m), what=f"{service.label} tells")
                 assert (line["level"], line["code"]) == ("error", "certificate")
                 assert service.term() == 0
-            services.start("ledger", env=QUICK | trusting, label="ledger with the CA")
+            services.start("ledger", env=trusting, label="ledger with the CA")
             services.start("relay", env=outbox.env() | trusting, label="relay with the CA")
             effects.wait_taken([event], "ledger")
             until(lambda: outbox.seen() == {"a": [1]}, what="relay publishes")
