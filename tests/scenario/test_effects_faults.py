@@ -518,8 +518,8 @@ def test_faults_55_a_registry_with_a_private_ca(services, stack, topic, effects,
         with over_tls(stack.registry.url, context) as url:
             trusting = {"PAYONCE_REGISTRY_URL": url, "PAYONCE_REGISTRY_CA_FILE": str(ca)}
             blind = {"PAYONCE_REGISTRY_URL": url}
-            ledger = services.start("ledger", env=blind, label="ledger without the CA")
-            relay = services.start("relay", env=outbox.env() | blind, label="relay without the CA")
+            ledger = services.make("ledger", blind, "ledger without the CA").start()  # it is never ready
+            relay = services.make("relay", outbox.env() | blind, "relay without the CA").start()
             until(lambda: ledger.metric("payonce_consumer_deployment_fault") == 1, what="the alarm")
             for service, msg in (ledger, "waiting"), (relay, "a schema cannot be registered: its rows wait"):
                 [line] = until(lambda s=service, m=msg: s.log_lines(m), what=f"{service.label} tells")
