@@ -274,6 +274,9 @@ class Kafka:
         return self._admin
 
     def create_topic(self, name: str, partitions: int = 6, config: dict[str, str] | None = None) -> None:
+        """With the settings that schemas/topics.json wants, unless told others."""
+        if config is None:
+            config = next((t.get("config") for t in topics() if t["name"] == name), None)
         new = NewTopic(name, partitions, 1, config={k: str(v) for k, v in (config or {}).items()})
 
         def create() -> None:
@@ -303,7 +306,7 @@ class Kafka:
     def remake(self, name: str, partitions: int = 6) -> None:
         """Deletes the topic and makes another of the same name and settings."""
         self.delete_topic(name)
-        self.create_topic(name, partitions, next(t.get("config") for t in topics() if t["name"] == name))
+        self.create_topic(name, partitions)
 
     def produce_by_java(self, topic: str, keys: list[str]) -> None:
         """A record for each key, sent by the producer of Kafka itself with its default partitioner."""
