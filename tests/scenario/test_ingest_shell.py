@@ -197,7 +197,7 @@ def test_an_event_that_names_nothing_of_ours_waits_by_reference_alone(services, 
 
     until(counted, what="each is counted where it belongs")
     own.query("UPDATE ingest.undecided SET created_at = now() - interval '1 h' WHERE event <> %s", row)
-    until(lambda: shop.ingest.status()["undecided"]["oldest_ms"] > 3000000, what="the age is that of the other")
+    until(lambda: (shop.ingest.status()["undecided"]["oldest_ms"] or 0) > 3000000, what="the age is that of the other")
     own.query("UPDATE ingest.undecided SET created_at = now() WHERE event <> %s", row)
     own.query("UPDATE ingest.undecided SET created_at = now() - interval '10 minutes', due_at = now() WHERE event = %s", row)
     until(lambda: own.query("SELECT due_at FROM ingest.undecided WHERE event = %s", row) == [(None,)],
