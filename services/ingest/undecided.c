@@ -60,9 +60,9 @@ static const po_stmt LATER = {"undecided_later",
     "(SELECT count(*) FROM (SELECT FROM ingest.undecided " \
     "WHERE " rows " LIMIT (SELECT " COUNTED ")) w)"
 #define WAITING COUNT_OF("NOT unmatched")
-#define OLDEST                                                                               \
-    "(SELECT coalesce((extract(epoch FROM now() - min(created_at)) * 1000)::bigint, 0) FROM" \
-    " ingest.undecided WHERE NOT unmatched)"
+#define OLDEST                                                                      \
+    "coalesce((SELECT (extract(epoch FROM now() - created_at) * 1000)::bigint FROM" \
+    " ingest.undecided WHERE NOT unmatched ORDER BY created_at LIMIT 1), 0)"
 static const po_stmt DEPTH = {"undecided_depth", "SELECT " WAITING ", " OLDEST};
 
 typedef struct drain {

@@ -33,7 +33,8 @@ READS = {"ledger": ("payments.v1",), "loyalty": ("payments.v1",), "access": ("pa
 VICTIMS = ("ingest", "relay", "ledger", "receipts")
 MAIL_PARALLEL = 2
 
-UNDECIDED = """SELECT count(*) FROM ingest.undecided WHERE reason NOT IN ('order_unknown', 'payment_unknown')
+UNDECIDED = """SELECT count(*) FROM ingest.undecided WHERE reason NOT IN ('order_unknown', 'payment_unknown',
+    'reference_unknown')
     OR woken_at IS NOT NULL OR due_at <= now()"""
 UNSWEPT = "SELECT count(*) FROM ingest.shop_order WHERE NOT expiry_swept AND expires_at <= now()"
 # Rows of the outbox that relay has not recorded as published.
@@ -166,13 +167,13 @@ class Demo:
     # --- Replays of the topics; the consumers are stopped
 
     def dump(self, without: tuple[str, ...] = ()) -> dict[str, list[str]]:
-        """Every row of every table of the four consumers' schemas, sorted."""
+        """Every row of every table of the four consumers' schemas, sorted; where they stand in the topics is no effect."""
         with self.stack.postgres.connect() as conn:
             tables = conn.execute("SELECT schemaname, tablename FROM pg_tables WHERE schemaname = ANY(%s)",
                                   (list(READS),)).fetchall()
             return {f"{schema}.{table}": sorted(row for (row,) in conn.execute(
                         f'SELECT t::text FROM "{schema}"."{table}" t').fetchall())
-                    for schema, table in sorted(tables) if table not in without}
+                    for schema, table in sorted(tables) if table not in ("position", *without)}
 
     def rewind(self) -> None:
         for name, topics in READS.items():
