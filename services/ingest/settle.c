@@ -414,11 +414,15 @@ static route find_routes(const batch *b, const event *e, bool ret_unknown[OBS_MA
             note_ref(&found, taught->order_id, taught->payment);
         }
     }
+    // What the shop's server wrote beats what a visitor can set: on the event itself, or on another
+    // one of this payment. An event that says a name of its own waits for that order.
     note_named(b, &found, e, e->obs.order_id);
+    if (!e->obs.order_id.n) {
+        note_claims(b, &found, e);
+    }
     if (e->account && e->account->client_reference) {
         note_named(b, &found, e, e->obs.client_reference);
     }
-    note_claims(b, &found, e);
     return found;
 }
 
@@ -541,10 +545,11 @@ static void wait_for_order(batch *b, const event *e) {
     if (e->obs.order_id.n) {
         w->awaits[w->n_awaits++] = await_order(b->arena, e->obs.order_id);
     }
-    if (e->obs.client_reference.n && e->account && e->account->client_reference) {
+    bool counts = e->account && e->account->client_reference;
+    w->stranger = w->n_awaits == e->obs.n_refs && !(counts && e->obs.client_reference.n);
+    if (e->obs.client_reference.n) { // also where it does not count: the setting may be mended
         w->awaits[w->n_awaits++] = await_order(b->arena, e->obs.client_reference);
     }
-    w->stranger = w->n_awaits == e->obs.n_refs;
 }
 
 // Waits until a reference is known, and claims them all: the payment may lead nowhere but here.
