@@ -19,7 +19,7 @@
 enum {
     MAX_TOPICS = 8,
     BLOCKED_RETRY_MS = 5000,
-    LOCK_TIMEOUT_MS = 5000,
+    LOCK_TIMEOUT_MS = 1000, // all partitions wait while the one event is found that meets a lock
     // A server that falls silent is given up after twice that and 5 s; SIGTERM may have to wait for
     // it, and for the group to be left, within the usual 30 s of grace.
     STATEMENT_TIMEOUT_MS = 8000,
