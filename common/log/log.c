@@ -239,9 +239,9 @@ static void site_list(po_log_site *site) {
 }
 
 bool po_log_admit(po_log_site *site) {
-    if (PO_INFO < least_level)
-        return false;
     bool own = site->per_second > 0;
+    if ((own ? PO_WARN : PO_INFO) < least_level)
+        return false;
     if (window_take(own ? &site->window : &outcomes, own ? site->per_second : outcome_rate))
         return true;
     atomic_fetch_add(&site->left_out, 1);
@@ -253,14 +253,17 @@ bool po_log_admit(po_log_site *site) {
 static void tell_left_out(void) {
     po_field fields[SITES_MAX + 1];
     size_t n = 0;
+    po_level level = PO_INFO;
     for (po_log_site *site = atomic_load(&sites); site && n < SITES_MAX; site = site->next) {
         int64_t left_out = atomic_exchange(&site->left_out, 0);
         if (left_out > 0)
             fields[n++] = PO_INT(site->name, left_out);
+        if (left_out > 0 && site->per_second > 0)
+            level = PO_WARN;
     }
     fields[n] = (po_field){0, PO_F_END, {0}};
     if (n > 0)
-        po_log_fields(PO_INFO, "further outcomes, counted alone", fields);
+        po_log_fields(level, "further outcomes, counted alone", fields);
 }
 
 // --- The writer

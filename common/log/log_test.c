@@ -332,6 +332,24 @@ static void outcomes_above_the_rate_are_counted_alone(void **state) {
     json_decref(lines);
 }
 
+static void work_at_warn(void) {
+    po_log_init("test", PO_WARN);
+    work();
+}
+
+// Whoever wants no outcomes wants the refusals all the same.
+static void refusals_are_told_at_warn(void **state) {
+    (void)state;
+    child c = child_start(work_at_warn);
+    json_t *lines;
+    child_lines(&c, &lines);
+    int64_t refused = count_lines(lines, "warn", "refused");
+    assert_true(refused >= 3);
+    assert_int_equal(refused + sum_of(lines, "refused_test"), 1000);
+    assert_int_equal(count_lines(lines, "info", "thing done"), 0);
+    json_decref(lines);
+}
+
 static void end_at_once(void) {
     po_log_start(50);
     for (int i = 0; i < 1000; i++)
@@ -371,6 +389,7 @@ int main(void) {
         cmocka_unit_test(a_reader_that_stands_still_holds_nobody_up),
         cmocka_unit_test(an_abort_waits_for_what_was_said),
         cmocka_unit_test(outcomes_above_the_rate_are_counted_alone),
+        cmocka_unit_test(refusals_are_told_at_warn),
         cmocka_unit_test(the_end_writes_what_is_left),
         cmocka_unit_test(the_end_does_not_wait_for_ever),
     };

@@ -132,8 +132,10 @@ bool po_migrated(po_pg *pg, const char *schema, const po_file *files, po_err *er
     while (files[wanted].name)
         wanted++;
     if (!po_pg_run(pg, &version, NULL, &found, err))
-        return po_wrap(err, "schema %s, which payonce-%s migrate brings up to date", schema,
-                       schema);
+        return po_pg_is_deployment(err)
+                   ? po_wrap(err, "schema %s, which payonce-%s migrate brings up to date", schema,
+                             schema)
+                   : false;
     int64_t is = po_res_i64(found, 0, 0);
     return is >= wanted ||
            po_fail(err, PO_RETRY, "schema_version",

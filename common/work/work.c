@@ -53,9 +53,12 @@ static void declare(void) {
         po_metric_new(PO_COUNTER, "payonce_work_skipped_total",
                       "Claims that ended without a record: the lease was lost.", "work");
     metrics.due = po_metric_new(PO_GAUGE, "payonce_work_due",
-                                "Rows that are due; NaN while they cannot be counted.", "work");
-    metrics.oldest = po_metric_new(PO_GAUGE, "payonce_work_oldest_due_seconds",
-                                   "Age of the oldest due row; 0 when there is none.", "work");
+                                "Rows that wait to be done, put off or not; NaN while they "
+                                "cannot be counted.",
+                                "work");
+    metrics.oldest =
+        po_metric_new(PO_GAUGE, "payonce_work_oldest_due_seconds",
+                      "Age of the oldest row that waits; 0 when there is none.", "work");
     metrics.last_look = po_metric_new(PO_GAUGE, "payonce_work_last_look_timestamp_seconds",
                                       "When rows were last looked for without an error.", "work");
 }

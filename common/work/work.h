@@ -40,7 +40,8 @@ typedef struct po_work {
     // $1 text id, $2 uuid token, $3 int8 delay in ms, $4 text error, $5 bool in doubt: due again
     // (guarded by token). In doubt: the error of this attempt was UNCERTAIN, it may have been done.
     po_stmt later;
-    // → one row: int8 rows due now, int8 age of the oldest due in ms (0 when none): for metrics, each 5 s.
+    // → one row: int8 rows that wait, put off or not, int8 age of the oldest in ms (0 when none): for
+    // metrics, each 5 s.
     po_stmt depth;
     unsigned workers; // threads
     int batch;        // rows a claim takes; done one after the other, while its lease lasts

@@ -235,11 +235,11 @@ void undecided_declare_metrics(void) {
     m_oldest = po_metric_new(
         PO_GAUGE, "payonce_ingest_undecided_oldest_seconds",
         "Age of the oldest event that waits to be decided; 0 when there is none.", NULL);
-    m_unmatched = po_metric_new(PO_GAUGE, "payonce_ingest_unmatched_events",
-                                "Events that name nothing of ours, or whose order did not come in "
-                                "72 h: kept, still woken by "
-                                "their references. Up to " COUNTED ".",
-                                NULL);
+    m_unmatched =
+        po_metric_new(PO_GAUGE, "payonce_ingest_unmatched_events",
+                      "Events that wait by reference alone: they name no order of ours, "
+                      "bring no money, or their order did not come in 72 h. Up to " COUNTED ".",
+                      NULL);
     count_unknown();
 }
 

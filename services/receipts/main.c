@@ -85,8 +85,8 @@ static const po_stmt statements[] = {
          "WHERE mail_key = $1 AND lease_token = $2 AND state IN ('waiting_address', 'due')"},
     [ST_DEPTH] =
         {"mail_depth",
-         "SELECT count(*), coalesce((extract(epoch FROM max(now() - due_at)) * 1000)::bigint, 0) "
-         "FROM receipts.mail WHERE due_at <= now()"},
+         "SELECT count(*), coalesce((extract(epoch FROM max(now() - paid_at)) * 1000)::bigint, 0) "
+         "FROM receipts.mail WHERE due_at IS NOT NULL AND (state = 'due' OR due_at <= now())"},
     // $1 key, $2 token → the address, or NULL; the state; attempts in doubt, this one included until its outcome says
     // otherwise. No row when the lease is lost.
     [ST_BEGIN] = {"begin", "UPDATE receipts.mail m SET doubts = doubts + 1 WHERE mail_key = $1 "

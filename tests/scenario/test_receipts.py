@@ -138,6 +138,19 @@ def test_p26_an_address_that_comes_while_a_mail_goes_to_review_is_used(order, st
         query("DROP FUNCTION receipts.hold CASCADE")
 
 
+def test_p26_a_mail_that_was_put_off_waits_and_is_counted(order, services, sink) -> None:
+    """FAULTS 63: with the mail server away every mail is put off, and none was due any more."""
+    sink.refuse()
+    order.contact(address(order))
+    order.says("qualified", received=1000)
+    receipts = services["receipts"]
+    until(lambda: receipts.metric("payonce_work_later_total", work="mail") > 0, what="put off")
+    until(lambda: receipts.metric("payonce_work_due", work="mail") >= 1, what="it waits")
+    assert receipts.metric("payonce_work_oldest_due_seconds", work="mail") > 0
+    sink.accept()
+    until(lambda: receipts.metric("payonce_work_due", work="mail") == 0, what="it does no more")
+
+
 def test_p26_refused_for_now_is_tried_again(order, effects, sink) -> None:
     sink.refuse(times=2)
     order.contact(address(order))
