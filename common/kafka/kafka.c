@@ -12,12 +12,24 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+// The library says some things again with each try, for each partition. So many lines a second of
+// each level; the rest is counted.
+enum { LINES = 3 };
+
 static void to_log(const rd_kafka_t *kafka, int severity, const char *facility, const char *text) {
     // librdkafka's "error" is a lost broker, with which it copes by itself.
     po_level level = severity <= 2   ? PO_ERROR
                      : severity <= 4 ? PO_WARN
                      : severity <= 6 ? PO_INFO
                                      : PO_DEBUG;
+    static po_log_site sites[] = {
+        [PO_DEBUG] = {.name = "librdkafka_debug", .per_second = LINES},
+        [PO_INFO] = {.name = "librdkafka_info", .per_second = LINES},
+        [PO_WARN] = {.name = "librdkafka_warn", .per_second = LINES},
+        [PO_ERROR] = {.name = "librdkafka_error", .per_second = LINES},
+    };
+    if (!po_log_admit(&sites[level]))
+        return;
     po_log(level, "librdkafka", PO_TEXT("client", kafka ? rd_kafka_name(kafka) : NULL),
            PO_TEXT("facility", facility), PO_TEXT("text", text));
 }

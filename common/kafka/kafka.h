@@ -1,6 +1,6 @@
 // librdkafka's configuration and headers in one place; the handles are librdkafka's own
 // (rd_kafka_t), used directly by relay (producer) and the consumer SDK. librdkafka's log goes to
-// our log.
+// our log: three lines a second of each level in a process; those above are counted (log/log.h).
 #pragma once
 #include "base/arena.h"
 #include "base/id.h"

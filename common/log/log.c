@@ -240,7 +240,7 @@ static void site_list(po_log_site *site) {
 
 bool po_log_admit(po_log_site *site) {
     bool own = site->per_second > 0;
-    if ((own ? PO_WARN : PO_INFO) < least_level)
+    if (!own && PO_INFO < least_level)
         return false;
     if (window_take(own ? &site->window : &outcomes, own ? site->per_second : outcome_rate))
         return true;

@@ -76,7 +76,8 @@ typedef struct po_log_site {
 // many as they like, and an operator needs some of them at any time. Lines a second of each kind.
 #define PO_LOG_REFUSALS 10
 
-// True when the line may be written now; else it is counted.
+// True when the line may be written now; else it is counted. A site that shares the process's rate is
+// of level info, one with a rate of its own of any level.
 bool po_log_admit(po_log_site *site);
 
 // An ordinary outcome, at info. `site` is the name of a po_log_site.
