@@ -93,6 +93,11 @@ struct po_loop {
     po_err waiting_for;
 };
 
+static void tick(po_loop *loop) {
+    if (loop->options.beat)
+        po_beat_tick(loop->options.beat);
+}
+
 // --- Queues and lanes
 
 static void queue_push(queue *q, rd_kafka_message_t *message) {
@@ -287,21 +292,28 @@ static void tell_missed(po_loop *loop, const lane *one, int64_t first) {
     rd_kafka_topic_partition_list_t *list = rd_kafka_topic_partition_list_new(1);
     rd_kafka_topic_partition_t *row =
         rd_kafka_topic_partition_list_add(list, one->topic, one->partition);
-    int64_t low = 0, high = 0;
+    int64_t committed = -1, low = 0;
+    tick(loop); // each partition may have to wait for its answers
     rd_kafka_resp_err_t code = rd_kafka_committed(loop->kafka, list, ASK_MS);
     if (!code)
         code = row->err;
-    if (!code && row->offset >= 0 && row->offset < first)
-        code = rd_kafka_query_watermark_offsets(loop->kafka, one->topic, one->partition, &low,
-                                                &high, ASK_MS);
+    if (!code)
+        committed = row->offset;
+    if (committed >= 0 && committed < first) {
+        row->offset = RD_KAFKA_OFFSET_BEGINNING; // see witness.c
+        code = rd_kafka_offsets_for_times(loop->kafka, list, ASK_MS);
+        if (!code)
+            code = row->err;
+        low = row->offset;
+    }
     if (code) {
         po_log(PO_WARN, "cannot tell whether events were missed", PO_TEXT("topic", one->topic),
                PO_INT("partition", one->partition), PO_TEXT("code", rd_kafka_err2name(code)));
-    } else if (row->offset >= 0 && row->offset < low) {
+    } else if (committed >= 0 && committed < low) {
         po_log(PO_ERROR, "events were deleted from the topic before this group had read them",
                PO_TEXT("topic", one->topic), PO_INT("partition", one->partition),
-               PO_INT("committed", row->offset), PO_INT("begins", low));
-        po_count(po_meter.missed, NULL, low - row->offset);
+               PO_INT("committed", committed), PO_INT("begins", low));
+        po_count(po_meter.missed, NULL, low - committed);
     }
     rd_kafka_topic_partition_list_destroy(list);
 }
@@ -480,8 +492,7 @@ static void wait_out(po_loop *loop, const po_err *err) {
         loop->attempt++;
     int64_t left;
     while (loop->waiting_since_us && !po_stopping() && (left = until - po_mono_ms()) > 0) {
-        if (loop->options.beat)
-            po_beat_tick(loop->options.beat);
+        tick(loop);
         po_gauge(po_meter.waiting, NULL, (double)(po_now_us() - loop->waiting_since_us) / 1e6);
         take_one(loop, left < IDLE_MS ? (int)left : IDLE_MS);
     }
@@ -679,6 +690,7 @@ static bool settle(po_loop *loop, look *looks, size_t n, po_err *err) {
     for (size_t i = 0; i < n; i++) {
         look *one = &looks[i];
         int64_t offset;
+        tick(loop); // each may have to wait for its answer
         fine = goes_on(loop, one, &offset, err) && fine;
         rd_kafka_topic_partition_list_add(list, one->one->topic, one->one->partition)->offset =
             offset;
@@ -690,9 +702,16 @@ static bool settle(po_loop *loop, look *looks, size_t n, po_err *err) {
     }
     if (another)
         begin_anew(loop, list); // which makes the lanes anew, in this order
-    for (size_t i = 0; i < n; i++)
-        if (looks[i].verdict == PO_LOG_ANOTHER)
+    for (size_t i = 0; i < n; i++) {
+        if (looks[i].verdict != PO_LOG_ANOTHER)
+            continue;
+        tick(loop);
+        // No more once stopping: what is unsure is found missing again by whoever is next.
+        if (po_stopping())
+            loop->lanes[i].unsure = true;
+        else
             fine = go_back(loop, &loop->lanes[i], &looks[i], list->elems[i].offset, err) && fine;
+    }
     rd_kafka_topic_partition_list_destroy(list);
     return fine;
 }
@@ -751,7 +770,7 @@ static bool cleared(po_loop *loop) {
     if (!is_held_up(loop))
         return true;
     bool fine = check(loop, &err);
-    if (!fine && po_mono_ms() >= loop->assigned_ms + UNSURE_MS)
+    if (!fine && !po_stopping() && po_mono_ms() >= loop->assigned_ms + UNSURE_MS)
         go_on_unsure(loop, &err);
     if (!fine && is_held_up(loop)) {
         po_count(po_meter.failures, po_kind_name(err.kind), 1);
@@ -810,8 +829,7 @@ static void drain(po_loop *loop) {
         if (n > loop->limit)
             n = loop->limit;
         po_err err = {0};
-        if (loop->options.beat)
-            po_beat_tick(loop->options.beat);
+        tick(loop);
         if (loop->options.run(loop->options.arg, loop->pending.at, n, &err)) {
             widen(loop, n);
             applied(loop, n);
@@ -832,17 +850,9 @@ static void drain(po_loop *loop) {
     }
 }
 
-// An idle member waits as well, once what it needs is away.
-static void show_waiting(void) {
-    po_need_state away;
-    bool any = po_needs_away(&away);
-    po_gauge(po_meter.waiting, NULL, any ? (double)(po_now_us() - away.away_since_us) / 1e6 : 0);
-}
-
 bool po_loop_turn(po_loop *loop, po_err *err) {
-    if (loop->options.beat)
-        po_beat_tick(loop->options.beat);
-    show_waiting();
+    tick(loop);
+    po_meter_show_waiting();
     check_if_due(loop);
     retry_blocked(loop);
     if (!loop->pending.n)

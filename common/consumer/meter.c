@@ -1,6 +1,9 @@
 // The SDK's metrics, declared in one place with their help text.
 #include "consumer/meter.h"
 
+#include "base/clock.h"
+#include "life/need.h"
+
 po_consumer_meter po_meter;
 
 void po_meter_declare(void) {
@@ -62,7 +65,13 @@ void po_meter_declare(void) {
                                 "Inbox rows deleted after the dedupe window.", NULL),
         .window = po_metric_new(PO_GAUGE, "payonce_consumer_window_too_short",
                                 "1 while a topic keeps events longer than the inbox knows them; "
-                                "looked at hourly.",
+                                "told hourly.",
                                 NULL),
     };
+}
+
+void po_meter_show_waiting(void) {
+    po_need_state away;
+    bool any = po_needs_away(&away);
+    po_gauge(po_meter.waiting, NULL, any ? (double)(po_now_us() - away.away_since_us) / 1e6 : 0);
 }

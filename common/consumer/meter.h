@@ -12,3 +12,6 @@ typedef struct po_consumer_meter {
 
 extern po_consumer_meter po_meter;
 void po_meter_declare(void); // before threads start, once
+// payonce_consumer_waiting_seconds of whoever has no work in hand, who waits as well once what it
+// needs (life/need.h) is away.
+void po_meter_show_waiting(void);

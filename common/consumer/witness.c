@@ -3,6 +3,7 @@
 #include "consumer/witness.h"
 
 #include "base/clock.h"
+#include "life/life.h"
 
 #include <stdlib.h>
 
@@ -21,22 +22,38 @@ const po_kafka_setting po_witness_settings[] = {
     {"fetch.error.backoff.ms", "100"},
     {"reconnect.backoff.max.ms", "1000"}, // a member that is assigned anew waits for the answer
     {"topic.metadata.refresh.interval.ms", "30000"},
+    // Each call keeps a time of its own. This is for requests that nobody waits for any more.
+    {"socket.timeout.ms", "5000"},
     {0},
 };
 
 struct po_witness {
     rd_kafka_t *kafka;
+    bool no_topic; // a topic asked for is not there, or not for us
 };
 
+// Called inside a poll, for each partition and each time that the library asks. It is not logged:
+// the answer to the question says so, and the member's own client tells it.
+static void on_error(rd_kafka_t *kafka, int code, const char *text, void *opaque) {
+    (void)kafka, (void)text;
+    po_witness *witness = opaque;
+    if (code == RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART ||
+        code == RD_KAFKA_RESP_ERR__UNKNOWN_TOPIC || code == RD_KAFKA_RESP_ERR__UNKNOWN_PARTITION ||
+        code == RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED)
+        witness->no_topic = true;
+}
+
 bool po_witness_open(rd_kafka_conf_t **conf, po_witness **ret_witness, po_err *err) {
-    rd_kafka_t *kafka = NULL;
-    if (!po_kafka_open(RD_KAFKA_CONSUMER, conf, &kafka, err))
-        return false;
-    rd_kafka_poll_set_consumer(kafka);
     po_witness *witness = calloc(1, sizeof *witness);
     if (!witness)
         abort();
-    witness->kafka = kafka;
+    rd_kafka_conf_set_opaque(*conf, witness);
+    rd_kafka_conf_set_error_cb(*conf, on_error);
+    if (!po_kafka_open(RD_KAFKA_CONSUMER, conf, &witness->kafka, err)) {
+        free(witness);
+        return false;
+    }
+    rd_kafka_poll_set_consumer(witness->kafka);
     *ret_witness = witness;
     return true;
 }
@@ -47,13 +64,37 @@ void po_witness_close(po_witness **witness_ref) {
         return;
     *witness_ref = NULL;
     (void)rd_kafka_assign(witness->kafka, NULL);
-    po_kafka_destroy(&witness->kafka, CLOSE_MS);
-    free(witness);
+    if (po_kafka_destroy(&witness->kafka, CLOSE_MS))
+        free(witness); // else the client has it
 }
 
+// Nothing once stopping: whatever is not answered by then is not waited for.
 static int left(int64_t until_ms) {
-    int64_t ms = until_ms - po_mono_ms();
+    int64_t ms = po_stopping() ? 0 : until_ms - po_mono_ms();
     return ms > 0 ? (int)ms : 0;
+}
+
+// ListOffsets for all at once: -1 asks for the end, -2 for the beginning. Not by
+// rd_kafka_query_watermark_offsets, which waits for a silent broker as long as the socket may take,
+// whatever it is told (2.0.2).
+static rd_kafka_resp_err_t offsets_of(po_witness *witness, rd_kafka_topic_partition_list_t *list,
+                                      int64_t which, int timeout_ms) {
+    for (int i = 0; i < list->cnt; i++)
+        list->elems[i].offset = which;
+    return rd_kafka_offsets_for_times(witness->kafka, list, timeout_ms);
+}
+
+// The same for one partition; also by a time, in milliseconds.
+static rd_kafka_resp_err_t offset_of(po_witness *witness, const char *topic, int32_t partition,
+                                     int64_t which, int timeout_ms, int64_t *ret_offset) {
+    rd_kafka_topic_partition_list_t *list = rd_kafka_topic_partition_list_new(1);
+    rd_kafka_topic_partition_t *row = rd_kafka_topic_partition_list_add(list, topic, partition);
+    rd_kafka_resp_err_t code = offsets_of(witness, list, which, timeout_ms);
+    if (!code)
+        code = row->err;
+    *ret_offset = row->offset;
+    rd_kafka_topic_partition_list_destroy(list);
+    return code;
 }
 
 // --- What stands in its place
@@ -91,14 +132,17 @@ static po_verdict verdict_of(const rd_kafka_message_t *message, const po_mark *m
 // The end of the log, or an offset outside it: its ends tell. A new leader may not know its end for
 // a moment, but then does not answer this either.
 static po_verdict verdict_by_ends(po_witness *witness, const po_question *question,
-                                  int timeout_ms) {
-    int64_t low = 0, high = 0;
-    if (rd_kafka_query_watermark_offsets(witness->kafka, question->topic, question->partition, &low,
-                                         &high, timeout_ms))
+                                  int64_t until_ms) {
+    const char *topic = question->topic;
+    int32_t partition = question->partition;
+    int64_t at;
+    if (offset_of(witness, topic, partition, RD_KAFKA_OFFSET_BEGINNING, left(until_ms), &at))
         return PO_LOG_UNKNOWN;
-    if (question->mark.offset < low)
+    if (question->mark.offset < at)
         return PO_LOG_SAME; // deleted
-    return question->mark.offset >= high ? PO_LOG_ANOTHER : PO_LOG_UNKNOWN;
+    if (offset_of(witness, topic, partition, RD_KAFKA_OFFSET_END, left(until_ms), &at))
+        return PO_LOG_UNKNOWN;
+    return question->mark.offset >= at ? PO_LOG_ANOTHER : PO_LOG_UNKNOWN;
 }
 
 static bool is_end(rd_kafka_resp_err_t code) {
@@ -116,22 +160,23 @@ static size_t answer(po_witness *witness, po_question *questions, size_t n,
     if (!message->err)
         one->verdict = verdict_of(message, &one->mark);
     else if (is_end(message->err))
-        one->verdict = verdict_by_ends(witness, one, left(until_ms));
+        one->verdict = verdict_by_ends(witness, one, until_ms);
     one->answered = true; // also by an error: it is no use to wait for more
     return 1;
 }
 
 // A partition that is added to a broker's thread is noticed there only when it wakes, after up to a
-// second (2.0.2); any other request wakes it.
+// second (2.0.2); any other request wakes it. Where the topic is not known that would make the
+// library ask for it again each time, so it is left to itself.
 static void wake(po_witness *witness, const po_question *questions, size_t n, int timeout_ms) {
-    int64_t low = 0, high = 0;
+    int64_t low;
     size_t i = 0;
     while (i < n && questions[i].answered)
         i++;
-    if (i < n && timeout_ms > 0)
-        (void)rd_kafka_query_watermark_offsets(witness->kafka, questions[i].topic,
-                                               questions[i].partition, &low, &high,
-                                               timeout_ms < WAKE_MS ? timeout_ms : WAKE_MS);
+    if (i < n && timeout_ms > 0 && !witness->no_topic)
+        (void)offset_of(witness, questions[i].topic, questions[i].partition,
+                        RD_KAFKA_OFFSET_BEGINNING, timeout_ms < WAKE_MS ? timeout_ms : WAKE_MS,
+                        &low);
 }
 
 bool po_witness_ask(po_witness *witness, po_question *questions, size_t n, int timeout_ms,
@@ -143,6 +188,7 @@ bool po_witness_ask(po_witness *witness, po_question *questions, size_t n, int t
     }
     if (n == 0)
         return true;
+    witness->no_topic = false;
     rd_kafka_resp_err_t code = assign(witness, questions, n);
     if (code)
         return po_kafka_fail(err, code, "asking for records taken before");
@@ -171,20 +217,17 @@ bool po_witness_ask(po_witness *witness, po_question *questions, size_t n, int t
 
 bool po_witness_since(po_witness *witness, const char *topic, int32_t partition, int64_t time_us,
                       int timeout_ms, int64_t *ret_offset, po_err *err) {
-    int64_t until_ms = po_mono_ms() + timeout_ms, low = 0, high = 0;
-    rd_kafka_topic_partition_list_t *list = rd_kafka_topic_partition_list_new(1);
-    rd_kafka_topic_partition_t *row = rd_kafka_topic_partition_list_add(list, topic, partition);
-    row->offset = time_us > 0 ? time_us / 1000 : 0;
-    rd_kafka_resp_err_t code = rd_kafka_query_watermark_offsets(witness->kafka, topic, partition,
-                                                                &low, &high, left(until_ms));
-    if (!code && time_us != PO_NO_TIME)
-        code = rd_kafka_offsets_for_times(witness->kafka, list, left(until_ms));
-    if (!code)
-        code = row->err;
-    if (!code)
-        *ret_offset = time_us == PO_NO_TIME ? low : row->offset >= 0 ? row->offset : high;
-    rd_kafka_topic_partition_list_destroy(list);
-    return code ? po_kafka_fail(err, code, "looking for an offset by its time") : true;
+    int64_t until_ms = po_mono_ms() + timeout_ms, offset;
+    int64_t which = time_us == PO_NO_TIME ? RD_KAFKA_OFFSET_BEGINNING
+                    : time_us > 0         ? time_us / 1000
+                                          : 0;
+    rd_kafka_resp_err_t code = offset_of(witness, topic, partition, which, left(until_ms), &offset);
+    if (!code && offset < 0) // none is as young
+        code = offset_of(witness, topic, partition, RD_KAFKA_OFFSET_END, left(until_ms), &offset);
+    if (code)
+        return po_kafka_fail(err, code, "looking for an offset by its time");
+    *ret_offset = offset;
+    return true;
 }
 
 // --- Lag
@@ -207,14 +250,6 @@ static rd_kafka_topic_partition_list_t *all_partitions(po_witness *witness,
         rd_kafka_metadata_destroy(known);
     }
     return list;
-}
-
-// ListOffsets for all at once: -1 asks for the end, -2 for the beginning.
-static rd_kafka_resp_err_t offsets_of(po_witness *witness, rd_kafka_topic_partition_list_t *list,
-                                      int64_t which, int64_t until_ms) {
-    for (int i = 0; i < list->cnt; i++)
-        list->elems[i].offset = which;
-    return rd_kafka_offsets_for_times(witness->kafka, list, left(until_ms));
 }
 
 static int64_t behind(const rd_kafka_topic_partition_list_t *begins,
@@ -246,9 +281,9 @@ bool po_witness_lag(po_witness *witness, const char *const *topics, int timeout_
     if (!code)
         code = rd_kafka_committed(witness->kafka, committed, left(until_ms));
     if (!code)
-        code = offsets_of(witness, begins, RD_KAFKA_OFFSET_BEGINNING, until_ms);
+        code = offsets_of(witness, begins, RD_KAFKA_OFFSET_BEGINNING, left(until_ms));
     if (!code)
-        code = offsets_of(witness, ends, RD_KAFKA_OFFSET_END, until_ms);
+        code = offsets_of(witness, ends, RD_KAFKA_OFFSET_END, left(until_ms));
     if (!code)
         *ret_messages = behind(begins, ends, committed);
     rd_kafka_topic_partition_list_destroy(committed);

@@ -2,7 +2,8 @@
 // more and compared by its id. By a client of its own, because the member's neither can read a
 // partition in two places nor reports that a log was replaced (measured with librdkafka 2.0.2 on
 // Kafka 4.1: a topic deleted and made anew within the back-off of a fetch is read on without a
-// word). Used by one thread.
+// word). Used by one thread. Every question keeps its time-out, also where a broker is silent, and is
+// over at once when the process is stopping (life.h).
 #pragma once
 #include "consumer/position.h"
 

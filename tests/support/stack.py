@@ -263,6 +263,17 @@ class Kafka:
     def kill(self) -> None:
         process.end(self._proc, signal.SIGKILL)
 
+    def freeze(self) -> None:
+        """SIGSTOP: connections stay open, nothing answers."""
+        assert self._proc is not None and self._proc.poll() is None
+        self._proc.send_signal(signal.SIGSTOP)
+        until(lambda: process.state(self._proc.pid) in "TZ", what="Kafka stands still", every=0.001)
+
+    def thaw(self) -> None:
+        """Ends a freeze(); nothing to do when there is none."""
+        if self._proc is not None:
+            self._proc.send_signal(signal.SIGCONT)
+
     def restart(self) -> None:
         self.stop()
         self.start()
