@@ -26,6 +26,7 @@ enum {
     BEAT_LIMIT_MS = 120000, // a batch is bounded by its statements' time-outs
     PRUNE_EVERY_MS = 60000,
     WINDOW_EVERY_MS = 3600000,
+    LOOK_MS = 100, // between two looks whether an answer is in
     LAG_EVERY_MS = 10000,
     LAG_MS = 1000, // for Kafka's answers to it
     LEFT_OUT_EVERY_MS = 10000,
@@ -152,26 +153,53 @@ static bool open_loop(const po_config *config, const char *const *topics, po_bat
     return po_loop_open(&options, &conf, ret_loop, err);
 }
 
-// Waits for the brokers without limit; false when the window is too short.
-static bool check_window(const po_config *config, po_loop *loop, const char *const *topics,
-                         po_beat *beat, po_err *err) {
-    int64_t window_ms = po_config_int(config, "INBOX_RETENTION");
-    po_err before = {0};
-    for (int attempt = 0; !po_stopping(); attempt++) {
-        po_beat_tick(beat);
-        po_err failed = {0};
-        if (po_retention_check(po_loop_kafka(loop), topics, window_ms, &failed))
-            return true;
-        if (failed.kind == PO_REFUSED) {
-            *err = failed;
-            return false;
-        }
-        if (strcmp(failed.code, before.code) != 0)
-            po_log_err(PO_WARN, "waiting for Kafka", &failed);
-        before = failed;
-        po_life_wait(po_backoff_ms(attempt < 8 ? attempt : 8, 200, 5000));
+// What the brokers say of the topics, as it was last heard: a need (life/need.h), so that a topic
+// that is not there, or not for us, is told and shown like all that is waited for, at the start and
+// later. A window that is too short is an answer.
+typedef struct window {
+    rd_kafka_t *kafka;
+    const char *const *topics;
+    int64_t ms;
+    pthread_mutex_t lock; // guards what follows
+    bool known;           // one was heard
+    po_err too_short;     // PO_REFUSED, or nothing
+} window;
+
+static bool ask_topics(void *arg, po_err *err) {
+    window *w = arg;
+    po_err why = {0};
+    bool fine = po_retention_check(w->kafka, w->topics, w->ms, &why);
+    if (!fine && why.kind != PO_REFUSED) {
+        *err = why;
+        return false;
     }
+    pthread_mutex_lock(&w->lock);
+    w->known = true;
+    w->too_short = fine ? (po_err){0} : why;
+    pthread_mutex_unlock(&w->lock);
     return true;
+}
+
+// True when it is known; ret_fine: whether it is long enough, else err says why.
+static bool window_known(window *w, bool *ret_fine, po_err *err) {
+    pthread_mutex_lock(&w->lock);
+    bool known = w->known;
+    *ret_fine = w->too_short.code[0] == 0;
+    if (!*ret_fine)
+        *err = w->too_short;
+    pthread_mutex_unlock(&w->lock);
+    return known;
+}
+
+// Waits for the brokers and their topics without limit; false when the window is too short.
+static bool wait_for_window(window *w, po_beat *beat, po_err *err) {
+    bool fine = true;
+    while (!po_stopping() && !window_known(w, &fine, err)) {
+        po_beat_tick(beat);
+        po_meter_show_waiting();
+        po_life_wait(LOOK_MS);
+    }
+    return fine;
 }
 
 static int64_t prune(po_batch *batch, int64_t keep_ms) {
@@ -183,19 +211,14 @@ static int64_t prune(po_batch *batch, int64_t keep_ms) {
 }
 
 // A topic may be altered while we run. That is no reason to stop, but one to be told.
-static int64_t look_at_window(const po_config *config, po_loop *loop, const char *const *topics) {
+static int64_t look_at_window(window *w) {
     po_err err = {0};
-    bool fine = po_retention_check(po_loop_kafka(loop), topics,
-                                   po_config_int(config, "INBOX_RETENTION"), &err);
-    bool known = fine || err.kind == PO_REFUSED;
+    bool fine = true;
+    (void)window_known(w, &fine, &err);
     if (!fine)
-        po_log_err(known ? PO_ERROR : PO_WARN,
-                   known ? "the inbox forgets events that may still be delivered"
-                         : "topics not described, later again",
-                   &err);
-    if (known)
-        po_gauge(po_meter.window, NULL, !fine);
-    return po_mono_ms() + (known ? WINDOW_EVERY_MS : PRUNE_EVERY_MS);
+        po_log_err(PO_ERROR, "the inbox forgets events that may still be delivered", &err);
+    po_gauge(po_meter.window, NULL, !fine);
+    return po_mono_ms() + WINDOW_EVERY_MS;
 }
 
 static int64_t show_unread(po_witness *witness, const char *const *topics) {
@@ -234,16 +257,16 @@ typedef struct chores { // when each is due
 
 // Between batches.
 static void do_chores(chores *due, const po_config *config, po_batch *batch, po_loop *loop,
-                      po_witness *witness, const char *const *topics) {
+                      po_witness *witness, window *w) {
     int64_t now = po_mono_ms();
     if (now >= due->prune_at)
         due->prune_at = prune(batch, po_config_int(config, "INBOX_RETENTION"));
     if (now >= due->window_at)
-        due->window_at = look_at_window(config, loop, topics);
+        due->window_at = look_at_window(w);
     if (now >= due->unread_at)
-        due->unread_at = show_unread(witness, topics);
+        due->unread_at = show_unread(witness, w->topics);
     if (now >= due->left_out_at)
-        due->left_out_at = look_for_left_out(loop, witness, topics, &due->left_out);
+        due->left_out_at = look_for_left_out(loop, witness, w->topics, &due->left_out);
 }
 
 static bool ask_registry(void *registry, po_err *err) {
@@ -253,6 +276,7 @@ static bool ask_registry(void *registry, po_err *err) {
 static bool consume(const po_config *config, po_batch *batch, po_err *err) {
     const char *topics[MAX_TOPICS + 1];
     route_topics(topics);
+    po_gauge(po_meter.unread, NULL, NAN);
     po_beat *beat = po_beat_new("consume", BEAT_LIMIT_MS);
     PO_AUTO(po_witness_close) po_witness *witness = NULL;
     po_loop *loop = NULL;
@@ -263,20 +287,25 @@ static bool consume(const po_config *config, po_batch *batch, po_err *err) {
         !open_loop(config, topics, batch, witness, beat, &loop, err))
         return false;
     show_loop(loop);
+    window w = {.kafka = po_loop_kafka(loop),
+                .topics = topics,
+                .ms = po_config_int(config, "INBOX_RETENTION"),
+                .lock = PTHREAD_MUTEX_INITIALIZER};
     po_need *types = po_need_new("registry", ask_registry, registry);
-    bool fine = check_window(config, loop, topics, beat, err) && po_loop_join(loop, err);
+    po_need *described = po_need_new("topics", ask_topics, &w);
+    bool fine = wait_for_window(&w, beat, err) && po_loop_join(loop, err);
     po_ready_set(fine); // a member that gets no partition is ready too
-    po_gauge(po_meter.unread, NULL, NAN);
     chores due = {.window_at = po_mono_ms() + WINDOW_EVERY_MS,
                   .left_out_at = po_mono_ms() + LEFT_OUT_EVERY_MS};
     while (fine && !po_stopping()) {
         fine = po_loop_turn(loop, err);
         if (fine && !po_stopping())
-            do_chores(&due, config, batch, loop, witness, topics);
+            do_chores(&due, config, batch, loop, witness, &w);
     }
     po_beat_end(beat);
     show_loop(NULL);
     po_need_end(types);
+    po_need_end(described);
     po_loop_close(&loop);
     return fine;
 }

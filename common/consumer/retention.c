@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-enum { ANSWER_MS = 10000 };
+enum { ANSWER_MS = 3000 }; // for each topic
 static const int64_t day_ms = 24 * 3600 * 1000;
 
 bool po_retention_fits(const char *topic, const char *cleanup_policy, const char *retention_ms,
@@ -61,7 +61,7 @@ static bool topic_check(rd_kafka_t *kafka, const char *topic, int64_t window_ms,
     rd_kafka_AdminOptions_t *options =
         rd_kafka_AdminOptions_new(kafka, RD_KAFKA_ADMIN_OP_DESCRIBECONFIGS);
     char text[256];
-    rd_kafka_AdminOptions_set_request_timeout(options, ANSWER_MS / 2, text, sizeof text);
+    rd_kafka_AdminOptions_set_request_timeout(options, ANSWER_MS, text, sizeof text);
     rd_kafka_DescribeConfigs(kafka, &resource, 1, options, answers);
     rd_kafka_event_t *answer = rd_kafka_queue_poll(answers, ANSWER_MS);
     bool fine = answer ? answer_check(answer, window_ms, err)

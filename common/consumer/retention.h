@@ -4,7 +4,7 @@
 
 // Reads the topics' configuration from the brokers. REFUSED "setting" when window_ms < retention.ms
 // + segment.ms (a segment is deleted whole, so its first record waits for its last) + 1 day on a topic that deletes by time (a compacted one keeps for ever and is deduped by its
-// sequence); RETRY otherwise.
+// sequence); RETRY otherwise, after 3 s for a topic that nobody describes. From any thread.
 PO_MUST_CHECK bool po_retention_check(rd_kafka_t *kafka, const char *const *topics,
                                       int64_t window_ms, po_err *err);
 // The pure part: one topic. Each text may be NULL (the broker's default: delete, 7 days, 7 days).

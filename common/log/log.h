@@ -64,8 +64,7 @@ typedef struct po_log_window {
 // A kind of line; static, at the place that logs it.
 typedef struct po_log_site {
     const char *name;   // field of the summary line, snake_case
-    int64_t per_second; // 0: at info, shares the process's rate (PAYONCE_LOG_RATE) with all such
-                        // sites; else at warn, with a rate of its own
+    int64_t per_second; // 0: shares the process's rate (PAYONCE_LOG_RATE) with all such sites
     po_log_window window;
     _Atomic int64_t left_out; // since the last summary
     _Atomic bool listed;

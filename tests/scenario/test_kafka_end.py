@@ -36,7 +36,7 @@ def delete(stack: Stack, topic: str) -> None:
 
 def missed(service: Service) -> bool:
     """Whether the library has told that there is no such topic."""
-    return any("does not exist" in line.get("text", "") for line in service.log_lines("librdkafka"))
+    return any("does not exist" in line.get("error", "") for line in service.log_lines("kafka says"))
 
 
 @pytest.mark.parametrize("told", ["made anew", "while it is away", "made anew after it was missed"])
