@@ -6,7 +6,9 @@
 //   waiting_address ─wait over, no address─► review ─contact.set─► due
 //   due ─refused for good, attempts used up, too often in doubt, or address erased─► review
 //   (nothing) ─no contact─► not_wanted ─contact.set─► due
-// and nothing that comes again moves it back.
+// and nothing that comes again moves it back. contact.set counts here when its address is another one than before.
+// What a worker learns of an address may be out of date by the time it is recorded: another address puts `attempts` of
+// a row that is due to 0 as well, under whatever lease, and such a row goes to no review but is due again at once.
 // What is not done may be tried as often as an outage lasts. What may be done is tried a few times only, since each
 // may be a copy in the customer's mailbox: an attempt is counted as in doubt before the mail goes out, and that is
 // taken back once it is known that the server did not take it.
@@ -32,20 +34,22 @@ enum {
     ST_BEGIN,
     ST_SENT,
     ST_REVIEW,
-    ST_NO_ADDRESS,
 };
 static const po_stmt statements[] = {
-    // $1 order, $2 sequence, $3 address or NULL. A row comes back when it was news.
-    [ST_CONTACT] =
-        {"contact",
-         "INSERT INTO receipts.contact AS c (order_id, sequence, email) VALUES ($1, $2, $3) "
-         "ON CONFLICT (order_id) DO UPDATE SET sequence = excluded.sequence, "
-         "email = excluded.email WHERE c.sequence < excluded.sequence RETURNING true"},
-    // $1 order. Mails that nobody gave an address for, or that were not delivered to the one before.
+    // $1 order, $2 sequence, $3 address or NULL. A row comes back when it was news: is the address another one?
+    [ST_CONTACT] = {"contact",
+                    "INSERT INTO receipts.contact AS c (order_id, sequence, email, email_since) "
+                    "VALUES ($1, $2, $3, $2) ON CONFLICT (order_id) DO UPDATE SET "
+                    "sequence = excluded.sequence, email = excluded.email, email_since = CASE "
+                    "WHEN c.email = excluded.email THEN c.email_since ELSE excluded.sequence END "
+                    "WHERE c.sequence < excluded.sequence RETURNING email_since = sequence"},
+    // $1 order. Mails that nobody gave an address for, or that are not delivered to the one before. A worker that tries
+    // that one keeps its lease; it knows by the attempts that its verdict is out of date. (One that was claimed, but not
+    // begun, tries the new one, and at worst once more than it need.)
     [ST_WANT_AGAIN] = {"want_again",
                        "UPDATE receipts.mail SET state = 'due', due_at = now(), attempts = 0, "
                        "doubts = 0, last_error = NULL WHERE order_id = $1 "
-                       "AND state IN ('waiting_address', 'not_wanted', 'review')"},
+                       "AND state IN ('waiting_address', 'due', 'not_wanted', 'review')"},
     // $1 key, $2 Message-ID, $3 order, $4 customer, $5 purpose, $6 item, $7 minor, $8 currency, $9 exponent,
     // $10 paid at, $11 wanted, $12 wait for the address in ms. A row comes back when it was news. The contact's row is
     // made if need be, and locked: an address that is on its way in another session is either seen here, or finds this
@@ -76,10 +80,11 @@ static const po_stmt statements[] = {
                   "RETURNING m.mail_key, m.attempts, m.message_id, m.order_id, m.purpose, m.item, "
                   "m.amount_minor, m.currency, m.exponent, m.paid_at, "
                   "(extract(epoch FROM now() - m.due_at) * 1000)::bigint"},
+    // At once when another address came since the claim: the patience was with the one before.
     [ST_LATER] =
         {"mail_later",
-         "UPDATE receipts.mail SET state = 'due', "
-         "due_at = now() + $3::bigint * interval '1 ms', "
+         "UPDATE receipts.mail SET state = 'due', due_at = now() + "
+         "CASE WHEN attempts > 0 THEN $3::bigint ELSE 0 END * interval '1 ms', "
          "doubts = CASE WHEN $5 THEN doubts ELSE greatest(doubts - 1, 0) END, "
          "lease_token = NULL, lease_until = NULL, last_error = $4 "
          "WHERE mail_key = $1 AND lease_token = $2 AND state IN ('waiting_address', 'due')"},
@@ -87,31 +92,23 @@ static const po_stmt statements[] = {
         {"mail_depth",
          "SELECT count(*), coalesce((extract(epoch FROM max(now() - paid_at)) * 1000)::bigint, 0) "
          "FROM receipts.mail WHERE due_at IS NOT NULL AND (state = 'due' OR due_at <= now())"},
-    // $1 key, $2 token → the address, or NULL; the state; attempts in doubt, this one included until its outcome says
-    // otherwise. No row when the lease is lost.
+    // $1 key, $2 token → the address, or NULL; attempts in doubt, this one included until its outcome says otherwise. No
+    // row when the lease is lost.
     [ST_BEGIN] = {"begin", "UPDATE receipts.mail m SET doubts = doubts + 1 WHERE mail_key = $1 "
                            "AND lease_token = $2 AND lease_until > now() RETURNING (SELECT email "
-                           "FROM receipts.contact c WHERE c.order_id = m.order_id), state, doubts"},
+                           "FROM receipts.contact c WHERE c.order_id = m.order_id), doubts"},
     // $1 key, $2 token
     [ST_SENT] =
         {"sent",
          "UPDATE receipts.mail SET state = 'sent', sent_at = now(), due_at = NULL, "
          "lease_token = NULL, lease_until = NULL, last_error = NULL "
          "WHERE mail_key = $1 AND lease_token = $2 AND state IN ('waiting_address', 'due')"},
-    // $1 key, $2 token, $3 why
-    [ST_REVIEW] =
-        {"review",
-         "UPDATE receipts.mail SET state = 'review', due_at = NULL, "
-         "lease_token = NULL, lease_until = NULL, last_error = $3 "
-         "WHERE mail_key = $1 AND lease_token = $2 AND state IN ('waiting_address', 'due')"},
-    // $1 key, $2 token, $3 the state in which there was no address. A contact that came since has changed it, or
-    // else the contact itself, which is locked: one that comes now finds the mail in review.
-    [ST_NO_ADDRESS] =
-        {"no_address",
-         "UPDATE receipts.mail m SET state = 'review', due_at = NULL, lease_token = NULL, "
-         "lease_until = NULL, last_error = 'no_address' "
-         "WHERE mail_key = $1 AND lease_token = $2 AND state = $3 AND (SELECT email "
-         "FROM receipts.contact c WHERE c.order_id = m.order_id FOR SHARE) IS NULL"},
+    // $1 key, $2 token, $3 why. No row when another address came since the claim, or the lease is lost. Either this
+    // or the other address is first at the mail's row, and the second one finds what the first one left.
+    [ST_REVIEW] = {"review",
+                   "UPDATE receipts.mail SET state = 'review', due_at = NULL, "
+                   "lease_token = NULL, lease_until = NULL, last_error = $3 WHERE mail_key = $1 "
+                   "AND lease_token = $2 AND state IN ('waiting_address', 'due') AND attempts > 0"},
 };
 
 static const po_setting settings[] = {
@@ -223,7 +220,7 @@ static bool on_qualified(po_consumer_tx *tx, const po_delivery *delivery, po_err
 static bool on_contact_stored(po_consumer_tx *tx, const po_delivery *delivery, const po_res *rows,
                               po_err *err) {
     (void)err;
-    if (po_res_rows(rows) == 0)
+    if (po_res_rows(rows) == 0 || !po_res_bool(rows, 0, 0))
         return true;
     po_args *args = po_args_new(tx->arena);
     po_arg_text(args, delivery->key);
@@ -267,20 +264,21 @@ static const po_consumer_route routes[] = {
 
 // --- Sending
 
-// Records a final outcome; SKIP when the lease was lost meanwhile or the database is away: then whoever holds
-// the row next repeats, under the same Message-ID.
-static po_work_outcome record(po_pg *pg, const po_stmt *stmt, po_args *args, const char *outcome) {
+// Records a final outcome. False when the database is away: then whoever holds the row next repeats, under the same
+// Message-ID.
+static bool record(po_pg *pg, const po_stmt *stmt, po_args *args, const char *outcome,
+                   bool *ret_recorded) {
     PO_AUTO(po_res_done) po_res *res = NULL;
     po_err err = {0};
     if (!po_pg_run(pg, stmt, args, &res, &err)) {
         po_log_err(po_pg_is_deployment(&err) ? PO_ERROR : PO_WARN, "outcome of a mail not recorded",
                    &err, PO_TEXT("outcome", outcome));
-        return PO_WORK_SKIP;
+        return false;
     }
-    if (po_res_affected(res) == 0)
-        return PO_WORK_SKIP;
-    po_count(mails_total, outcome, 1);
-    return PO_WORK_DONE;
+    *ret_recorded = po_res_affected(res) > 0;
+    if (*ret_recorded)
+        po_count(mails_total, outcome, 1);
+    return true;
 }
 
 static po_args *guard(const po_work_item *item, po_arena *arena) {
@@ -290,27 +288,20 @@ static po_args *guard(const po_work_item *item, po_arena *arena) {
     return args;
 }
 
-static po_work_outcome review(po_pg *pg, po_arena *arena, const po_work_item *item,
-                              const po_stmt *stmt, po_args *args, const char *why) {
-    po_work_outcome outcome = record(pg, stmt, args, "review");
-    if (outcome == PO_WORK_DONE)
-        po_log(PO_ERROR, "mail needs a person", PO_TEXT("mail_key", po_str_copy(arena, item->id).p),
-               PO_TEXT("reason", why));
-    return outcome;
-}
-
-static po_work_outcome refused(po_pg *pg, const po_work_item *item, po_arena *arena,
-                               const char *why) {
+// LATER when nothing was recorded: another address came, which is due at once, or the lease is lost, and then LATER
+// records nothing either.
+static po_work_outcome review(po_pg *pg, const po_work_item *item, po_arena *arena,
+                              const char *why) {
     po_args *args = guard(item, arena);
     po_arg_text(args, po_s(why));
-    return review(pg, arena, item, &statements[ST_REVIEW], args, why);
-}
-
-static po_work_outcome no_address(po_pg *pg, const po_work_item *item, po_arena *arena,
-                                  po_str state) {
-    po_args *args = guard(item, arena);
-    po_arg_text(args, state);
-    return review(pg, arena, item, &statements[ST_NO_ADDRESS], args, "no_address");
+    bool recorded = false;
+    if (!record(pg, &statements[ST_REVIEW], args, "review", &recorded))
+        return PO_WORK_SKIP;
+    if (!recorded)
+        return PO_WORK_LATER;
+    po_log(PO_ERROR, "mail needs a person", PO_TEXT("mail_key", po_str_copy(arena, item->id).p),
+           PO_TEXT("reason", why));
+    return PO_WORK_DONE;
 }
 
 static receipt receipt_of_row(const po_work_item *item) {
@@ -340,15 +331,17 @@ static void alarm_certificate(receipts *self, const po_err *err) {
                    PO_TEXT("server", self->server.url));
 }
 
-// What a failed attempt leads to: later, or review once there is no use in another, or too much harm.
+// What a failed attempt leads to: later, or review once there is no use in another to this address, or too much harm.
 static po_work_outcome after_failure(receipts *self, po_pg *pg, const po_work_item *item,
                                      int64_t doubts, po_arena *arena, const po_err *err) {
     const char *end = err->kind == PO_REFUSED                              ? "refused"
                       : err->kind == PO_UNCERTAIN && doubts >= MOST_DOUBTS ? "in_doubt"
                       : item->attempts >= self->attempts_max               ? "gave_up"
                                                                            : NULL;
-    if (end)
-        return refused(pg, item, arena, po_printf(arena, "%s %s", end, err->code));
+    po_work_outcome ended =
+        end ? review(pg, item, arena, po_printf(arena, "%s %s", end, err->code)) : PO_WORK_LATER;
+    if (ended != PO_WORK_LATER)
+        return ended;
     bool certificate = strcmp(err->code, "certificate") == 0;
     if (certificate)
         alarm_certificate(self, err);
@@ -369,13 +362,13 @@ static po_work_outcome send_one(void *arg, po_pg *pg, const po_work_item *item, 
     if (po_res_rows(begun) == 0)
         return PO_WORK_SKIP;
     if (po_res_null(begun, 0, 0))
-        return no_address(pg, item, arena, po_res_text(begun, 0, 1));
+        return review(pg, item, arena, "no_address");
     po_str to = po_str_copy(arena, po_res_text(begun, 0, 0));
-    int64_t doubts = po_res_i64(begun, 0, 2);
+    int64_t doubts = po_res_i64(begun, 0, 1);
     if (!mail_address_valid(to))
-        return refused(pg, item, arena, "bad_address");
+        return review(pg, item, arena, "bad_address");
     if (doubts > MOST_DOUBTS)
-        return refused(pg, item, arena, "in_doubt no_record");
+        return review(pg, item, arena, "in_doubt no_record");
 
     receipt one = receipt_of_row(item);
     po_str text = mail_text(arena, &one, po_s(self->from), to);
@@ -383,14 +376,14 @@ static po_work_outcome send_one(void *arg, po_pg *pg, const po_work_item *item, 
     smtp_talk *talk = smtp_open(&self->server); // says QUIT after the outcome is recorded
     if (!smtp_send(talk, self->from, to.p, text, err))
         return after_failure(self, pg, item, doubts, arena, err);
-    po_work_outcome outcome = record(pg, &statements[ST_SENT], guard(item, arena), "sent");
-    if (outcome == PO_WORK_DONE)
-        po_log_outcome("mail_sent", "mail sent",
-                       PO_TEXT("mail_key", po_str_copy(arena, item->id).p),
-                       PO_TEXT("order_id", po_str_copy(arena, one.order_id).p),
-                       PO_TEXT("message_id", po_str_copy(arena, one.message_id).p),
-                       PO_INT("attempts", item->attempts));
-    return outcome;
+    bool recorded = false;
+    if (!record(pg, &statements[ST_SENT], guard(item, arena), "sent", &recorded) || !recorded)
+        return PO_WORK_SKIP;
+    po_log_outcome("mail_sent", "mail sent", PO_TEXT("mail_key", po_str_copy(arena, item->id).p),
+                   PO_TEXT("order_id", po_str_copy(arena, one.order_id).p),
+                   PO_TEXT("message_id", po_str_copy(arena, one.message_id).p),
+                   PO_INT("attempts", item->attempts));
+    return PO_WORK_DONE;
 }
 
 // --- Life

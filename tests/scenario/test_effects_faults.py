@@ -397,6 +397,104 @@ def test_faults_48_an_address_and_a_payment_that_do_not_see_each_other(services,
         assert services["another receipts"].term() == 0
 
 
+def put_off(stack: Stack, order: str) -> None:
+    """Once its first attempt is refused for now, its next one is far away."""
+    until(lambda: stack.postgres.query(
+        "UPDATE receipts.mail SET due_at = now() + interval '1 day' WHERE order_id = %s AND state = 'due'"
+        " AND attempts > 0 AND lease_token IS NULL RETURNING true", order), what="put off")
+
+
+def wait_address(stack: Stack, order: str, email: str) -> None:
+    until(lambda: stack.postgres.query("SELECT 1 FROM receipts.contact WHERE order_id = %s AND email = %s", order, email),
+          what="the address")
+
+
+@pytest.mark.parametrize("reply, counted, of_old", [
+    ("550 5.1.1 no such user", "attempts = 1", "refused"), ("451 4.3.0 try again later", "attempts = 719", "gave_up"),
+    ("", "doubts = 2", "in_doubt"), ("451 4.3.0 try again later", "attempts = 300", "later")])
+def test_faults_48_an_address_corrected_while_the_old_one_is_tried(services, stack, topic, effects, sink, tag,
+                                                                   reply: str, counted: str, of_old: str) -> None:
+    """FAULTS 48: what the server says of the old address is no verdict about the new one, which gets its mail at once."""
+    old, new = f"old-{tag}@example.org", f"new-{tag}@example.org"
+    order = topic.order(tag, receipt=True)
+    sink.refuse()
+    try:
+        order.contact(old)
+        order.says("qualified", received=1000)
+        put_off(stack, tag)
+        sink.hang(reply)
+        stack.postgres.query(f"UPDATE receipts.mail SET due_at = now(), {counted} WHERE order_id = %s", tag)
+        until(lambda: old in sink.held, what="the old one is tried")
+        order.contact(new)
+        wait_address(stack, tag, new)
+    finally:
+        sink.accept()
+    until(lambda: state_of(effects, tag) in ("sent", "review"), 60, "an end")
+    assert effects.mail(tag) == ("sent", 1, None)
+    assert [len(sink.to(address)) for address in (old, new)] == [0, 1]
+
+
+def test_faults_48_an_address_corrected_while_the_old_one_is_found_bad(services, stack, topic, effects, sink,
+                                                                       tag) -> None:
+    """FAULTS 48: the worker has read the old one, and has not recorded yet what it thinks of it."""
+    query = stack.postgres.query
+    query("CREATE FUNCTION receipts.hold() RETURNS trigger LANGUAGE plpgsql AS"
+          " $$ BEGIN PERFORM pg_advisory_xact_lock(7); RETURN NEW; END $$")
+    query("CREATE TRIGGER hold AFTER UPDATE ON receipts.mail FOR EACH ROW"
+          f" WHEN (NEW.order_id = '{tag}' AND NEW.doubts > OLD.doubts) EXECUTE FUNCTION receipts.hold()")
+    try:
+        with stack.postgres.connect(autocommit=False) as conn:
+            conn.execute("SELECT pg_advisory_xact_lock(7)")
+            order = topic.order(tag, receipt=True)
+            order.contact("no address at all")
+            order.says("qualified", received=1000)
+            until(lambda: query("SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"), what="it is begun")
+            order.contact(f"{tag}@example.org")
+            until(lambda: query("SELECT 1 FROM receipts.contact WHERE order_id = %s AND email = %s", tag,
+                                f"{tag}@example.org")
+                  or query("SELECT 1 FROM pg_locks WHERE locktype <> 'advisory' AND NOT granted"), what="it comes")
+            conn.rollback()
+        until(lambda: state_of(effects, tag) == "sent", 60, "the mail")
+        assert len(sink.to(f"{tag}@example.org")) == 1
+    finally:
+        query("DROP FUNCTION receipts.hold CASCADE")
+
+
+def test_faults_48_another_address_does_not_wait_for_the_patience_with_the_old_one(services, stack, topic, effects, sink,
+                                                                                   tag) -> None:
+    """FAULTS 48: put off for long, since the server did not take it for the old one."""
+    order = topic.order(tag, receipt=True)
+    sink.refuse()
+    try:
+        order.contact(f"old-{tag}@example.org")
+        order.says("qualified", received=1000)
+        put_off(stack, tag)
+    finally:
+        sink.accept()
+    order.contact(f"new-{tag}@example.org")
+    until(lambda: effects.mail(tag) == ("sent", 1, None), 60, "the mail")
+
+
+def test_faults_48_the_same_address_again_brings_no_further_copies(services, topic, effects, sink, tag) -> None:
+    """FAULTS 48, 43: a contact that changes the language alone. The customer may have three copies already."""
+    order = topic.order(tag, receipt=True)
+    sink.drop()
+    try:
+        order.contact(f"{tag}@example.org")
+        order.says("qualified", received=1000)
+        until(lambda: state_of(effects, tag) == "review", 60, "three are in doubt")
+        review = effects.mail(tag)
+        order.contact(f"{tag}@example.org")
+        topic.flush()
+        effects.wait_drained("receipts", topics=(CONTACTS,))
+        assert effects.mail(tag) == review == ("review", 3, "in_doubt no_reply")
+    finally:
+        sink.accept()
+    order.contact(f"{tag}+other@example.org")
+    until(lambda: state_of(effects, tag) == "sent", 60, "another address ends the review")
+    assert len(sink.to(f"{tag}@example.org")) == 3 and len({m.message_id for m in sink.mails if tag in m.recipients[0]}) == 1
+
+
 def test_faults_50_a_server_that_is_silent_after_quit_costs_no_time(services, topic, effects, sink, tag) -> None:
     """FAULTS 50: two workers and a time-out of 30 s a mail would need five minutes for these."""
     sink.mute_quit()
@@ -631,6 +729,16 @@ def test_faults_48_what_was_given_up_too_early_is_sent_after_the_migration(stack
         migrate()
         assert conn.execute("SELECT order_id, state, doubts FROM receipts.mail ORDER BY 1").fetchall() == [
             ("never", "not_wanted", 0), ("now", "due", 0), ("old", "not_wanted", 0), ("sent", "sent", 0)]
+
+
+def test_faults_48_an_address_of_before_is_the_same_one_after_the_migration(stack, tag) -> None:
+    """FAULTS 48: what is stored was not brought by whatever comes next."""
+    with before_migration(stack, tag, "receipts", "email_since") as (conn, migrate):
+        conn.execute("INSERT INTO receipts.contact VALUES ('given', 3, 'a@example.org'), ('erased', 4, NULL)")
+        migrate()
+        migrate()
+        assert conn.execute("SELECT * FROM receipts.contact ORDER BY 1").fetchall() == [
+            ("erased", 4, None, 0), ("given", 3, "a@example.org", 0)]
 
 
 # --- Growth

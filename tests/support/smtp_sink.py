@@ -98,9 +98,10 @@ class SmtpSink:
         """Takes mails, and stays silent after QUIT until the behaviour is set anew."""
         self._behave("mute_quit", "", None)
 
-    def hang(self, times: int | None = None) -> None:
-        """Reads the mail and stays silent until the behaviour is set anew; then it is refused with 451."""
-        self._behave("hang", "", times)
+    def hang(self, reply: str = "451 4.3.0 try again later", times: int | None = None) -> None:
+        """Reads the mail and stays silent until the behaviour is set anew; then it is refused with `reply`, or with none
+        the connection is cut."""
+        self._behave("hang", reply, times)
 
     # What arrived.
 
@@ -168,7 +169,9 @@ class SmtpSink:
                 with self._lock:
                     for address in envelope.rcpt_tos:
                         self._held.remove(address)
-            return "451 4.3.0 try again later"
+            if not reply and isinstance(server.transport, asyncio.WriteTransport):
+                server.transport.abort()
+            return reply
         content = envelope.original_content or b""
         head = email.message_from_bytes(content)
         with self._lock:
