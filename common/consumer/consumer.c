@@ -273,6 +273,17 @@ static bool ask_registry(void *registry, po_err *err) {
     return po_registry_ask(registry, err);
 }
 
+// A member that could do nothing would take partitions from those that can.
+static bool wait_for_schema(po_beat *beat) {
+    const char *missing = NULL;
+    while (!po_stopping() && !po_needs_reached(&missing) && strcmp(missing, "database") == 0) {
+        po_beat_tick(beat);
+        po_meter_show_waiting();
+        po_life_wait(LOOK_MS);
+    }
+    return !po_stopping();
+}
+
 static bool consume(const po_config *config, po_batch *batch, po_err *err) {
     const char *topics[MAX_TOPICS + 1];
     route_topics(topics);
@@ -293,7 +304,8 @@ static bool consume(const po_config *config, po_batch *batch, po_err *err) {
                 .lock = PTHREAD_MUTEX_INITIALIZER};
     po_need *types = po_need_new("registry", ask_registry, registry);
     po_need *described = po_need_new("topics", ask_topics, &w);
-    bool fine = wait_for_window(&w, beat, err) && po_loop_join(loop, err);
+    bool fine =
+        wait_for_window(&w, beat, err) && (!wait_for_schema(beat) || po_loop_join(loop, err));
     po_ready_set(fine); // a member that gets no partition is ready too
     chores due = {.window_at = po_mono_ms() + WINDOW_EVERY_MS,
                   .left_out_at = po_mono_ms() + LEFT_OUT_EVERY_MS};

@@ -131,6 +131,9 @@ def test_faults_62_an_older_schema_is_waited_for_and_a_newer_one_is_fine(service
         assert dependency(one, "database")["code"] == "schema_version"
         conn.execute("UPDATE loyalty.schema_migration SET version = 9000 - version")  # the next release has migrated
         one.wait_ready()
+        until(lambda: one.log_lines("partitions assigned"), what="it has joined")
+        told = [x["msg"] for x in one.log_lines() if x.get("dependency", "database") == "database"]
+        assert told.index("dependency reached") < told.index("partitions assigned"), "it took what others could do"
         assert one.term() == 0
 
 
