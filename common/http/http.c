@@ -399,6 +399,7 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *connection, 
                                   const char *method, const char *version, const char *upload,
                                   size_t *upload_size, void **request) {
     po_request *r = *request;
+    loop_moved(cls);
     if (!r) {
         *request = r = request_new(cls, connection);
         caller_speaks(caller_of(connection));

@@ -938,6 +938,78 @@ static void idling_costs_nothing(void **state) {
     po_http_close(&http);
 }
 
+// Whether a loop turns without end, which would use up all of the time.
+static bool spins(const char *what) {
+    poll(NULL, 0, 200); // until all is taken in, as far as it goes
+    int64_t before = cpu_ms();
+    poll(NULL, 0, 500);
+    int64_t used = cpu_ms() - before;
+    if (used > 100)
+        print_error("%s: %lld ms of 500\n", what, (long long)used);
+    return used > 100;
+}
+
+static po_buf repeat(const char *before, const char *again, size_t n) {
+    po_buf text = {0};
+    po_buf_put(&text, before, strlen(before));
+    while (text.n < n)
+        po_buf_put(&text, again, strlen(again));
+    return text;
+}
+
+#define CHUNKED HEAD "Transfer-Encoding: chunked\r\n\r\n"
+
+// FAULTS 26: the library calls a connection ready for ever when it can neither take in nor refuse
+// what fills its buffer.
+static void requests_that_cannot_go_on_cost_nothing(void **state) {
+    (void)state;
+    static const struct {
+        const char *what, *before, *again;
+    } rows[] = {
+        {"chunk extension", CHUNKED "5;", "a"},
+        {"chunk size", CHUNKED, "0"},
+        {"second chunk", CHUNKED "2\r\nhi\r\n1;", "a"},
+        {"trailer", CHUNKED "0\r\nX: ", "a"},
+        {"trailers", CHUNKED "0\r\n", "X: abcdefghi\r\n"},
+        {"request line", "GET /", "a"},
+        {"empty lines", "", "\r\n"},
+        {"headers", "GET /hello HTTP/1.1\r\n", "X: a\r\n"},
+        {"after a suspended request", "POST /later HTTP/1.1\r\nHost: a\r\n\r\n", "a"},
+        {"after an answered request", HELLO, "a"},
+    };
+    int faults = 0;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        po_http *http = listener(PATIENT_S);
+        po_buf text = repeat(rows[i].before, rows[i].again, 60000);
+        int fd = dial(http);
+        desk_hold(true);
+        say_bytes(fd, po_buf_view(&text));
+        faults += spins(rows[i].what);
+        desk_hold(false);
+        close(fd);
+        po_buf_done(&text);
+        po_http_close(&http);
+    }
+    assert_int_equal(faults, 0);
+}
+
+// FAULTS 26: some of these heads are as long as the buffer, which leaves a body no room.
+static void heads_that_leave_no_room_cost_nothing(void **state) {
+    (void)state;
+    enum { SHORTEST = 32400, N = 250 };
+    po_http *http = listener(PATIENT_S);
+    crowd c = gather(http, N);
+    for (int i = 0; i < N; i++) {
+        po_buf text = repeat(HEAD "Content-Length: 2\r\nX: ", "a", (size_t)(SHORTEST + i));
+        po_buf_printf(&text, "\r\n\r\n");
+        say_bytes(c.fds[i], po_buf_view(&text));
+        po_buf_done(&text);
+    }
+    assert_false(spins("heads"));
+    disperse(&c);
+    po_http_close(&http);
+}
+
 // ---- who may stay ----
 
 // FAULTS 67: what a load balancer keeps is not closed under its hands.
@@ -1477,6 +1549,8 @@ int main(void) {
         cmocka_unit_test(connections_are_spread_over_threads),
         cmocka_unit_test(a_resume_alone_wakes_its_loop),
         cmocka_unit_test(idling_costs_nothing),
+        cmocka_unit_test(requests_that_cannot_go_on_cost_nothing),
+        cmocka_unit_test(heads_that_leave_no_room_cost_nothing),
         cmocka_unit_test(idle_connections_outlive_the_request_time),
         cmocka_unit_test(idle_connections_end_without_any_traffic),
         cmocka_unit_test(strangers_do_not_take_the_door),

@@ -8,7 +8,12 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-enum { BEAT_LIMIT_MS = 30000, TURN_MS = 10000 }; // a turn at least that often, for the beat
+enum {
+    BEAT_LIMIT_MS = 30000,
+    TURN_MS = 10000,   // a turn at least that often, for the beat
+    BLANK_TURNS = 100, // enough to read the longest head, which the library does in small steps
+    PAUSE_MS = 10,     // after those; what happens meanwhile ends it
+};
 
 void loop_init(loop *l, void *owner) {
     *l = (loop){.owner = owner, .wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)};
@@ -64,10 +69,21 @@ static void add_callers(loop *l) {
     }
 }
 
+void loop_moved(loop *l) {
+    l->moved = true;
+}
+
 static int wait_ms(loop *l) {
     MHD_UNSIGNED_LONG_LONG due;
     if (MHD_get_timeout(l->daemon, &due) != MHD_YES || due > TURN_MS)
-        return TURN_MS;
+        due = TURN_MS;
+    if (due > 0 || l->moved)
+        l->blank = 0;
+    else if (l->blank < BLANK_TURNS)
+        l->blank++;
+    else
+        due = PAUSE_MS;
+    l->moved = false;
     return (int)due;
 }
 
