@@ -71,7 +71,8 @@ static void declare_metrics(void) {
     metrics.hung_up = po_metric_new(
         PO_COUNTER, "payonce_http_hung_up_total",
         "Connections ended by the listener: idle, late (over a request or with taking "
-        "an answer), gave_way (to a new one at the limit), share (of one address).",
+        "an answer), gave_way (to a new one at the limit), share (of one address), "
+        "memory (its incomplete body gave way to another).",
         "reason");
 }
 
@@ -160,6 +161,10 @@ bool caller_is_welcome(const caller *caller) {
     return wanted && po_mono_ms() - wanted <= caller->door->options.idle_ms;
 }
 
+bool caller_was_wanted(const caller *caller) {
+    return atomic_load(&caller->wanted_ms) != 0;
+}
+
 void caller_free(caller **caller) {
     struct caller *gone = *caller;
     door *d = gone->door;
@@ -185,6 +190,14 @@ static void hang_up(door *d, caller *c, const char *reason) {
     atomic_fetch_add(&d->parting, 1);
     shutdown(c->fd, SHUT_RDWR);
     po_count(metrics.hung_up, reason, 1);
+}
+
+void caller_gives_way(caller *caller) {
+    door *d = caller->door;
+    pthread_mutex_lock(&d->lock);
+    if (!caller->hung_up)
+        hang_up(d, caller, "memory");
+    pthread_mutex_unlock(&d->lock);
 }
 
 static int64_t heard_ms(const caller *c, int64_t now) {

@@ -47,4 +47,6 @@ void caller_answered(caller *caller, bool wanted);
 void caller_owes(caller *caller); // the answer is out: the next request is due
 // Whether it had a wanted answer within the idle time.
 bool caller_is_welcome(const caller *caller);
+bool caller_was_wanted(const caller *caller); // whether it ever had one
+void caller_gives_way(caller *caller);        // hangs up on it; from any thread, while it is there
 void caller_free(caller **caller);

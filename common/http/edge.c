@@ -96,12 +96,13 @@ static verdict bad(const char *message) {
 }
 
 verdict edge_judge(struct MHD_Connection *connection, const char *method, const char *version,
-                   size_t body_limit, bool *ret_has_body) {
+                   size_t body_limit, bool *ret_has_body, size_t *ret_length) {
     framing f = {0};
     MHD_get_connection_values_n(connection, MHD_HEADER_KIND, see, &f);
     int64_t length = 0;
     bool length_ok = f.lengths == 0 || (po_parse_i64(f.length, &length) && length >= 0);
     *ret_has_body = f.encodings > 0 || length > 0 || !length_ok;
+    *ret_length = length > 0 ? (size_t)length : 0;
     if (f.malformed || f.hosts > 1 || !head_is_plain(connection, method, version))
         return bad("a malformed header");
     if (f.encodings && f.lengths)

@@ -10,6 +10,7 @@ typedef struct verdict {
 } verdict;
 
 // `method` and `version` are those that the library hands to the first call for a request, which is
-// where this belongs. `ret_has_body`: a body follows, by whatever framing.
+// where this belongs. `ret_has_body`: a body follows, by whatever framing; `ret_length`: its
+// Content-Length, 0 without one.
 verdict edge_judge(struct MHD_Connection *connection, const char *method, const char *version,
-                   size_t body_limit, bool *ret_has_body);
+                   size_t body_limit, bool *ret_has_body, size_t *ret_length);

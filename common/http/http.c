@@ -318,7 +318,8 @@ static enum MHD_Result queue_answer(po_request *r) {
 
 static void judge_head(po_request *r, const char *method, const char *url, const char *version) {
     const po_http_options *options = &r->http->options;
-    verdict v = edge_judge(r->connection, method, version, options->body_limit, &r->has_body);
+    verdict v = edge_judge(r->connection, method, version, options->body_limit, &r->has_body,
+                           &r->body.promised);
     r->match = route_find(options->routes, method, url);
     if (v.status == MHD_HTTP_BAD_REQUEST)
         r->hang_up = true; // where this message ends is not known
@@ -340,6 +341,7 @@ static po_request *request_new(loop *loop, struct MHD_Connection *connection) {
     r->loop = loop;
     r->http = loop->owner;
     r->connection = connection;
+    r->body.owner = caller_of(connection);
     clock_gettime(CLOCK_MONOTONIC, &r->began);
     return r;
 }
@@ -351,8 +353,8 @@ static bool take_body(po_request *r, po_str more) {
     if (r->state == ANSWERED)
         return r->received / DRAIN_LIMITS <= o->body_limit;
     body_result result = body_put(&r->body, more, o->body_limit, o->memory_limit);
-    if (result == BODY_TAKEN)
-        return true;
+    if (result == BODY_TAKEN || result == BODY_GAVE_WAY)
+        return result == BODY_TAKEN;
     body_done(&r->body);
     r->hang_up = true;
     if (result == BODY_TOO_LARGE)
@@ -364,6 +366,8 @@ static bool take_body(po_request *r, po_str more) {
 
 static enum MHD_Result dispatch(po_request *r) {
     po_http *http = r->http;
+    if (!body_ends(&r->body))
+        return MHD_NO; // hung up on; nothing of it was done
     caller_paid(caller_of(r->connection));
     pthread_mutex_lock(&http->lock);
     bool closing = http->closing;

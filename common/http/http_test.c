@@ -744,7 +744,7 @@ static void callers_leave_files_for_the_rest(void **state) {
 
 static void held_bodies_are_bounded_in_the_process(void **state) {
     po_http *http = *state;
-    enum { BODY = 15000, HELD = MEMORY / 16384 }; // a body of 15,000 bytes is held in 16 KiB
+    enum { BODY = 15000, HELD = MEMORY / BODY };
     po_buf text = {0};
     po_buf_printf(&text, "POST /later HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n%0*d", BODY,
                   BODY, 7);
@@ -756,7 +756,7 @@ static void held_bodies_are_bounded_in_the_process(void **state) {
         say_bytes(fds[i], po_buf_view(&text));
     }
     desk_wait_for(HELD);
-    assert_int_equal(bodies_held(), HELD * 16384);
+    assert_int_equal(bodies_held(), HELD * BODY);
     int fd = dial(http);
     say_bytes(fd, po_buf_view(&text));
     reply r = listen_to(fd);
@@ -781,6 +781,106 @@ static void held_bodies_are_bounded_in_the_process(void **state) {
     reply_done(&r);
     close(fd);
     po_buf_done(&text);
+}
+
+static double metric(const char *series) {
+    char *text = NULL;
+    size_t n = 0;
+    FILE *out = open_memstream(&text, &n);
+    po_metrics_write(out);
+    fclose(out);
+    const char *at = strstr(text, series);
+    double value = at ? strtod(at + strlen(series), NULL) : 0;
+    free(text);
+    return value;
+}
+
+// Most of a body's bytes, so that what is reserved is more than half of what is promised.
+static po_buf most_of_a_body(void) {
+    po_buf text = {0};
+    po_buf_printf(&text, HEAD "Content-Length: %d\r\n\r\n%0*d", LIMIT, LIMIT - 3000, 7);
+    return text;
+}
+
+// FAULTS 27: bodies that are never complete, of strangers who come back, hold all the memory there
+// is; those who send a body and are done come to another listener of the process.
+static void unfinished_bodies_keep_nobody_out(void **state) {
+    (void)state;
+    enum { STRANGERS = 8, ROUNDS = 12 };
+    po_http *http = listener(PATIENT_S), *other = listener(PATIENT_S);
+    po_buf unfinished = most_of_a_body();
+    int fds[STRANGERS], refused = 0;
+    wait_until_no_body_is_held();
+    for (int i = 0; i < STRANGERS; i++) {
+        fds[i] = dial(http);
+        say_bytes(fds[i], po_buf_view(&unfinished));
+    }
+    poll(NULL, 0, 1500); // none gives way sooner
+    for (int round = 0; round < ROUNDS; round++) {
+        int fd = dial(other);
+        say(fd, HEAD "Content-Length: 5000\r\n\r\n");
+        for (int i = 0; i < 5; i++)
+            say_bytes(fd, (po_str){unfinished.p + unfinished.n - 1000, 1000});
+        reply r = listen_to(fd);
+        refused += r.status != 200;
+        reply_done(&r);
+        close(fd);
+        assert_true(bodies_held() <= MEMORY + MEMORY / 4);
+        for (int i = 0; i < STRANGERS; i++)
+            say(fds[i], "x");
+        int *back = &fds[round % STRANGERS];
+        close(*back);
+        *back = dial(http);
+        say_bytes(*back, po_buf_view(&unfinished));
+        poll(NULL, 0, 400); // so slowly that the oldest of all was there for a second
+    }
+    for (int i = 0; i < STRANGERS; i++)
+        close(fds[i]);
+    po_buf_done(&unfinished);
+    po_http_close(&http);
+    po_http_close(&other);
+    assert_int_equal(refused, 0);
+}
+
+// FAULTS 27: strangers give way before those who were of use, and what is complete stays.
+static void bodies_of_strangers_give_way_first(void **state) {
+    (void)state;
+    static const char memory[] = "payonce_http_hung_up_total{reason=\"memory\"} ";
+    po_http *http = listener(PATIENT_S);
+    po_buf unfinished = most_of_a_body();
+    double before = metric(memory);
+    wait_until_no_body_is_held();
+    desk_hold(true);
+    int known = dial(http), waiting = dial(http), strangers[4];
+    say(known, HELLO);
+    expect(known, 200, NULL);
+    say_bytes(known, po_buf_view(&unfinished));
+    say(waiting, "POST /later HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello");
+    desk_wait_for(1);
+    for (int i = 0; i < 4; i++) {
+        strangers[i] = dial(http);
+        say_bytes(strangers[i], po_buf_view(&unfinished));
+    }
+    poll(NULL, 0, 1500); // none gives way sooner
+    int fd = dial(http);
+    say_bytes(fd, po_buf_view(&unfinished));
+    po_buf rest = {0};
+    po_buf_printf(&rest, "%03000d", 7);
+    say_bytes(fd, po_buf_view(&rest));
+    expect(fd, 200, NULL);
+    say_bytes(known, po_buf_view(&rest));
+    expect(known, 200, NULL);
+    desk_hold(false);
+    expect(waiting, 200, "hello");
+    assert_true(metric(memory) > before);
+    for (int i = 0; i < 4; i++)
+        close(strangers[i]);
+    close(fd);
+    close(known);
+    close(waiting);
+    po_buf_done(&rest);
+    po_buf_done(&unfinished);
+    po_http_close(&http);
 }
 
 // ---- many connections ----
@@ -1341,18 +1441,6 @@ static void replies_race_with_suspensions(void **state) {
         pthread_join(callers[i], NULL);
 }
 
-static double metric(const char *series) {
-    char *text = NULL;
-    size_t n = 0;
-    FILE *out = open_memstream(&text, &n);
-    po_metrics_write(out);
-    fclose(out);
-    const char *at = strstr(text, series);
-    double value = at ? strtod(at + strlen(series), NULL) : 0;
-    free(text);
-    return value;
-}
-
 // Each of the reasons is counted; this is also how an answer that nobody takes is seen to end.
 static void an_answer_that_nobody_takes_is_cut(void **state) {
     (void)state;
@@ -1544,6 +1632,8 @@ int main(void) {
         cmocka_unit_test(slow_and_cut_bodies_are_hung_up_on),
         cmocka_unit_test(trickling_requests_are_hung_up_on),
         cmocka_unit_test_prestate(held_bodies_are_bounded_in_the_process, shared),
+        cmocka_unit_test(unfinished_bodies_keep_nobody_out),
+        cmocka_unit_test(bodies_of_strangers_give_way_first),
         cmocka_unit_test(full_arrays_of_ready_connections_hold_nobody_up),
         cmocka_unit_test(connections_in_lockstep_are_answered),
         cmocka_unit_test(connections_are_spread_over_threads),
