@@ -122,7 +122,8 @@ static const po_setting settings[] = {
     {"SMTP_USER", PO_SET_TEXT, "", 0, 255, "Login at the mail server; empty: none."},
     {"SMTP_PASSWORD", PO_SET_SECRET, "", 0, 1024, "Password of that login."},
     {"SMTP_TIMEOUT", PO_SET_DURATION_MS, "30s", 100, 300000,
-     "The longest one mail may take, from connecting to the last reply."},
+     "The longest one mail may take, from connecting to the last reply. Once the program is told to "
+     "stop, what was not sent whole is given up at once, and the reply to what was after 5 s."},
     {"MAIL_FROM", PO_SET_TEXT, NULL, 0, 254, "Sender address of every receipt."},
     {"MAIL_DOMAIN", PO_SET_TEXT, "", 0, 253,
      "Domain of Message-IDs and name given in EHLO; empty: the domain of `PAYONCE_MAIL_FROM`."},
@@ -334,7 +335,9 @@ static void alarm_certificate(receipts *self, const po_err *err) {
 // What a failed attempt leads to: later, or review once there is no use in another to this address, or too much harm.
 static po_work_outcome after_failure(receipts *self, po_pg *pg, const po_work_item *item,
                                      int64_t doubts, po_arena *arena, const po_err *err) {
-    const char *end = err->kind == PO_REFUSED                              ? "refused"
+    bool stopped = strcmp(err->code, SMTP_STOPPING) == 0; // no attempt of its own to give up for
+    const char *end = stopped                                              ? NULL
+                      : err->kind == PO_REFUSED                            ? "refused"
                       : err->kind == PO_UNCERTAIN && doubts >= MOST_DOUBTS ? "in_doubt"
                       : item->attempts >= self->attempts_max               ? "gave_up"
                                                                            : NULL;

@@ -1,6 +1,8 @@
 // SMTP by libcurl, a connection per mail: no mail can meet a connection that another one has left half dead. The
 // phase is read off the commands that libcurl says it sends; what a reply means depends on it.
 #include "smtp.h"
+#include "base/clock.h"
+#include "life/life.h"
 
 #include <curl/curl.h>
 #include <stdio.h>
@@ -8,6 +10,7 @@
 #include <sys/socket.h>
 
 static const long QUIT_SECONDS = 1; // libcurl's shortest
+static const int64_t STOPPING_REPLY_MS = 5000;
 
 struct smtp_talk {
     CURL *curl;
@@ -16,6 +19,7 @@ struct smtp_talk {
     po_str message;
     size_t given; // bytes of the message that libcurl took
     smtp_phase phase;
+    int64_t stopping_ms; // when it learned that the process is stopping; 0: not yet
 };
 
 bool smtp_verdict(smtp_phase phase, long reply, po_err *err) {
@@ -59,6 +63,20 @@ static int on_debug(CURL *curl, curl_infotype type, char *data, size_t n, void *
     if (n >= 4 && memcmp(data, "QUIT", 4) == 0)
         (void)curl_easy_setopt(curl, CURLOPT_SERVER_RESPONSE_TIMEOUT, QUIT_SECONDS);
     return 0;
+}
+
+// libcurl asks once a second or more often. What the server cannot have taken is given up at once; a reply that says
+// whether it took the message is worth a wait.
+static int on_progress(void *arg, curl_off_t down_all, curl_off_t down, curl_off_t up_all,
+                       curl_off_t up) {
+    (void)down_all, (void)down, (void)up_all, (void)up;
+    smtp_talk *self = arg;
+    if (!po_stopping())
+        return 0;
+    int64_t now_ms = po_mono_ms();
+    if (!self->stopping_ms)
+        self->stopping_ms = now_ms;
+    return self->phase != SMTP_BODY || now_ms - self->stopping_ms >= STOPPING_REPLY_MS;
 }
 
 smtp_talk *smtp_open(const smtp_server *server) {
@@ -122,6 +140,9 @@ static void set_options(smtp_talk *self, const char *from) {
     must(curl_easy_setopt(curl, CURLOPT_READFUNCTION, on_read));
     must(curl_easy_setopt(curl, CURLOPT_READDATA, self));
     must(curl_easy_setopt(curl, CURLOPT_INFILESIZE_LARGE, (curl_off_t)self->message.n));
+    must(curl_easy_setopt(curl, CURLOPT_NOPROGRESS, 0L));
+    must(curl_easy_setopt(curl, CURLOPT_XFERINFOFUNCTION, on_progress));
+    must(curl_easy_setopt(curl, CURLOPT_XFERINFODATA, self));
     must(curl_easy_setopt(curl, CURLOPT_VERBOSE, 1L));
     must(curl_easy_setopt(curl, CURLOPT_DEBUGFUNCTION, on_debug));
     must(curl_easy_setopt(curl, CURLOPT_DEBUGDATA, self));
@@ -143,6 +164,8 @@ bool smtp_send(smtp_talk *self, const char *from, const char *to, po_str message
     curl_easy_getinfo(self->curl, CURLINFO_RESPONSE_CODE, &reply);
     if (is_certificate(code))
         return po_fail(err, PO_RETRY, "certificate", "%s", curl_easy_strerror(code));
+    if (code == CURLE_ABORTED_BY_CALLBACK && self->phase != SMTP_BODY && reply < 400)
+        return po_fail(err, PO_RETRY, SMTP_STOPPING, "given up, since the process is stopping");
     if (smtp_verdict(self->phase, reply, err))
         return true;
     return reply >= 400 ? false : po_wrap(err, "%s", curl_easy_strerror(code));

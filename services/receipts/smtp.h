@@ -29,9 +29,13 @@ typedef enum smtp_phase {
 // UNCERTAIN and err->code "421", "unreachable", "no_reply"…
 PO_MUST_CHECK bool smtp_verdict(smtp_phase phase, long reply, po_err *err);
 
+#define SMTP_STOPPING "stopping"
+
 typedef struct smtp_talk smtp_talk; // one conversation
 smtp_talk *smtp_open(const smtp_server *server);
-// Blocks up to timeout_ms. Fails as smtp_verdict says; RETRY "certificate" when the server's certificate is not
+// Blocks up to timeout_ms. Once the process is stopping (po_stopping) whatever timeout_ms is: a message that was not yet
+// handed over whole is given up within about a second, RETRY SMTP_STOPPING; the reply to one that was is awaited for 5 s
+// more, then it is in doubt. Fails as smtp_verdict says; RETRY "certificate" when the server's certificate is not
 // trusted, which no time mends. The server's words are left out of err: they often quote the address. Call once.
 PO_MUST_CHECK bool smtp_send(smtp_talk *talk, const char *from, const char *to, po_str message,
                              po_err *err);

@@ -1,6 +1,7 @@
 // What each end of an SMTP conversation means, as a table and against a server that plays it on a real socket.
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "life/life.h"
 #include "smtp.h"
 
 #include <setjmp.h>
@@ -13,6 +14,7 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static void test_verdict(void **state) {
@@ -65,6 +67,8 @@ typedef struct fake_server {
     fake_script script;
     int listener, port;
     pthread_t thread;
+    bool
+        stops; // tells the process to stop when it falls silent, or 2 s before its reply to the message
     char heard[8192]; // everything the client said
 } fake_server;
 
@@ -103,24 +107,39 @@ static const char *reply_to(const fake_script *script, const char *line) {
     return "221 bye";
 }
 
+static bool say(const fake_server *self, int fd, const char *reply) {
+    if (self->stops && !reply)
+        po_stop();
+    return answer(fd, reply);
+}
+
+static bool answer_message(const fake_server *self, int fd) {
+    if (self->stops && self->script.body) {
+        po_stop();
+        sleep(2);
+    }
+    return say(self, fd, self->script.body);
+}
+
 static void *serve(void *arg) {
     fake_server *self = arg;
     int fd = accept(self->listener, NULL, NULL);
-    bool on = fd >= 0 && answer(fd, self->script.greeting);
+    bool on = fd >= 0 && say(self, fd, self->script.greeting);
     for (const char *line; on && (line = hear(self, fd, "\r\n"));) {
         const char *reply = reply_to(&self->script, line);
         if (strncmp(line, "QUIT", 4) == 0 && self->script.silent_after_quit)
             reply = NULL;
-        on = answer(fd, reply) && strncmp(line, "QUIT", 4) != 0;
+        on = say(self, fd, reply) && strncmp(line, "QUIT", 4) != 0;
         if (on && strncmp(line, "DATA", 4) == 0 && *reply == '3')
-            on = hear(self, fd, "\r\n.\r\n") && answer(fd, self->script.body);
+            on = hear(self, fd, "\r\n.\r\n") && answer_message(self, fd);
     }
     close(fd);
     return NULL;
 }
 
-static void server_start(fake_server *self, fake_script script) {
-    *self = (fake_server){.script = script, .listener = socket(AF_INET, SOCK_STREAM, 0)};
+static void server_start(fake_server *self, fake_script script, bool stops) {
+    *self = (fake_server){
+        .script = script, .stops = stops, .listener = socket(AF_INET, SOCK_STREAM, 0)};
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
     socklen_t size = sizeof at;
     assert_int_equal(bind(self->listener, (struct sockaddr *)&at, sizeof at), 0);
@@ -134,9 +153,9 @@ static void server_start(fake_server *self, fake_script script) {
 enum { PATIENT_MS = 20000, SILENCE_MS = 3000 };
 
 // Sends one mail to a server that follows the script.
-static bool play(fake_server *server, fake_script script, po_err *err) {
-    bool silent = script.data && *script.data == '3' && !script.body;
-    server_start(server, script);
+static bool play_until(fake_server *server, fake_script script, bool stops, po_err *err) {
+    bool silent = script.data && *script.data == '3' && !script.body && !stops;
+    server_start(server, script, stops);
     char url[64];
     snprintf(url, sizeof url, "smtp://127.0.0.1:%d", server->port);
     smtp_server to = {.url = url,
@@ -150,9 +169,14 @@ static bool play(fake_server *server, fake_script script, po_err *err) {
     bool sent = smtp_send(talk, "shop@shop.example", "ann@example.org",
                           po_s("Subject: hi\r\n\r\n.hidden dot\r\n"), err);
     smtp_close(&talk);
+    (void)shutdown(server->listener, SHUT_RDWR); // one that was never called waits no longer
     pthread_join(server->thread, NULL);
     close(server->listener);
     return sent;
+}
+
+static bool play(fake_server *server, fake_script script, po_err *err) {
+    return play_until(server, script, false, err);
 }
 
 static const fake_script fine = {"220 fake", "250 ok", "250 ok", "354 go on", "250 taken", false};
@@ -263,7 +287,7 @@ static void test_nobody_listens(void **state) {
 static void test_tls_required(void **state) {
     (void)state;
     fake_server server;
-    server_start(&server, fine);
+    server_start(&server, fine, false);
     char url[64];
     snprintf(url, sizeof url, "smtp://127.0.0.1:%d", server.port);
     smtp_server to = {.url = url,
@@ -281,6 +305,50 @@ static void test_tls_required(void **state) {
     pthread_join(server.thread, NULL);
     close(server.listener);
     assert_null(strstr(server.heard, "MAIL"));
+}
+
+typedef struct stop_row {
+    fake_script script;
+    bool sent;
+    po_kind kind;
+    const char *code;
+} stop_row;
+
+static bool stops_well(const stop_row *row) {
+    fake_server server;
+    po_err err = {0};
+    int64_t began_ms = po_mono_ms();
+    bool sent = play_until(&server, row->script, true, &err);
+    int64_t took_ms = po_mono_ms() - began_ms;
+    bool fine = sent == row->sent &&
+                (sent || (err.kind == row->kind && !strcmp(err.code, row->code))) &&
+                took_ms < PATIENT_MS - 5000;
+    if (!fine)
+        print_error("%d %s, after %d ms\n", sent, err.code, (int)took_ms);
+    return fine;
+}
+
+// SIGTERM ends in time whatever PAYONCE_SMTP_TIMEOUT is: the reply to a message is awaited a little, anything else not
+// at all. Each in a process of its own, since a process stops once.
+static void test_stopping_is_not_up_to_the_server(void **state) {
+    (void)state;
+    static const stop_row rows[] = {
+        {{"220 fake", "250 ok", "250 ok", "354 go on", "250 taken", false}, true, PO_RETRY, ""},
+        {{"220 fake", "250 ok", "250 ok", "354 go on", 0, false}, false, PO_UNCERTAIN, "no_reply"},
+        {{"220 fake", "250 ok", "250 ok", 0, 0, false}, false, PO_RETRY, SMTP_STOPPING},
+        {{"220 fake", 0, 0, 0, 0, false}, false, PO_RETRY, SMTP_STOPPING},
+        {{0, 0, 0, 0, 0, false}, false, PO_RETRY, SMTP_STOPPING},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        pid_t child = fork();
+        assert_true(child >= 0);
+        if (child == 0)
+            _exit(stops_well(&rows[i]) ? 0 : 1);
+        int status = 0;
+        assert_int_equal(waitpid(child, &status, 0), child);
+        if (status != 0)
+            fail_msg("row %zu", i);
+    }
 }
 
 static int setup(void **state) {
@@ -303,6 +371,7 @@ int main(void) {
         cmocka_unit_test(test_tls_required),
         cmocka_unit_test(test_any_yes_is_acceptance),
         cmocka_unit_test(test_silence_after_quit_costs_nothing),
+        cmocka_unit_test(test_stopping_is_not_up_to_the_server),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -1,6 +1,8 @@
 """Receipts: which mail goes where, and what becomes of it when the mail server or the address is not well."""
 
 import email
+import socket
+import time
 from collections.abc import Iterator
 from email import policy
 from email.message import EmailMessage
@@ -188,6 +190,27 @@ def test_p26_a_silent_server_is_given_up_and_asked_again(order, effects, sink) -
     order.says("qualified", received=1000)
     wait_mail(effects, order, "sent", 2, None)
     assert len(sink.to(address(order))) == 1
+
+
+def test_p26_a_silent_server_does_not_decide_how_long_stopping_takes(services, topic, stack, effects, tag) -> None:
+    """It takes the connection and says nothing; the time that one mail may take is 5 minutes."""
+    assert services["receipts"].term() == 0
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        env = {"PAYONCE_SMTP_URL": f"smtp://127.0.0.1:{silent.getsockname()[1]}", "PAYONCE_SMTP_TIMEOUT": "5m"}
+        service = services.start("receipts", env=env, label="receipts without a greeting")
+        order = topic.order(tag, receipt=True)
+        order.contact(address(order))
+        order.says("qualified", received=1000)
+        silent.accept()
+        row = ("SELECT state, doubts, lease_token IS NULL, last_error FROM receipts.mail WHERE order_id = %s", tag)
+        until(lambda: stack.postgres.query(*row)[0][:3] == ("due", 1, False), what="the mail is on its way")
+        began = time.monotonic()
+        assert service.term() == 0
+        assert time.monotonic() - began < 15
+        [(*mail, why)] = stack.postgres.query(*row)
+        assert mail == ["due", 0, True] and why.startswith("stopping")
+    services["receipts"].start().wait_ready()
+    wait_mail(effects, order, "sent", 2, None)
 
 
 def test_p28_an_address_that_smuggles_headers_is_never_used(order, effects, sink) -> None:
