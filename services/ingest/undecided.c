@@ -248,15 +248,14 @@ static json_t *count_or_null(int64_t counted_us, int64_t count) {
 }
 
 json_t *undecided_status(void) {
-    char at[PO_RFC3339_SIZE] = "";
+    char at[PO_RFC3339_SIZE];
     int64_t counted_us = overview.counted_us;
-    if (counted_us) {
-        po_rfc3339(counted_us, at);
-    }
-    return json_pack("{s:{s:o, s:o, s:o, s:s}}", "undecided", "waiting",
+    po_rfc3339(counted_us, at);
+    return json_pack("{s:{s:o, s:o, s:o, s:o}}", "undecided", "waiting",
                      count_or_null(counted_us, overview.waiting), "oldest_ms",
                      count_or_null(counted_us, overview.oldest_ms), "unmatched",
-                     count_or_null(counted_us, overview.unmatched), "counted_at", at);
+                     count_or_null(counted_us, overview.unmatched), "counted_at",
+                     counted_us ? json_string(at) : json_null());
 }
 
 static bool count_waiting(sweep *s, po_pg *pg, po_err *err) {

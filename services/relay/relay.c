@@ -30,11 +30,11 @@ enum {
     BACKOFF_CAP_MS = 5000,
     DRAIN_MS = 4000,
     BEAT_LIMIT_MS = 60000,
-    UNKNOWN = -1,
 };
 
 typedef struct shown { // what other threads see
     bool active, connected;
+    bool known; // without a session, or while another relay is active, what follows is not
     int64_t epoch, floor, high, oldest_ms;
     size_t gaps;
     heads_counts counts;
@@ -63,6 +63,8 @@ static struct {
         *failures, *moved;
 } metrics;
 
+#define UNKNOWN "NaN without a session with the outbox, and while another relay is active."
+
 static po_metric *gauge(const char *name, const char *help) {
     return po_metric_new(PO_GAUGE, name, help, "outbox");
 }
@@ -75,20 +77,19 @@ void relay_declare_metrics(void) {
     heads_declare_metrics();
     metrics.dead = counter("payonce_relay_dead_ids_total", "Ids that were rolled back.");
     metrics.unfinished =
-        gauge("payonce_relay_unfinished_rows", "Rows read and not yet acknowledged.");
-    metrics.waiting =
-        gauge("payonce_relay_waiting_rows", "Rows that wait behind another row of their key.");
-    metrics.oldest =
-        gauge("payonce_relay_oldest_unfinished_seconds",
-              "Since when the oldest of them has been known; NaN without a session with "
-              "the outbox, and while another relay is active.");
-    metrics.gaps = gauge("payonce_relay_gaps", "Ranges of ids that may still appear.");
-    metrics.refused =
-        gauge("payonce_relay_refused_rows", "Rows that Kafka does not take; each blocks its key.");
-    metrics.held =
-        gauge("payonce_relay_held_keys", "Keys that wait for their schema to be registered.");
-    metrics.stopped = gauge("payonce_relay_stopped",
-                            "1 while sending has failed for a reason that is no record's fault.");
+        gauge("payonce_relay_unfinished_rows", "Rows read and not yet acknowledged. " UNKNOWN);
+    metrics.waiting = gauge("payonce_relay_waiting_rows",
+                            "Rows that wait behind another row of their key. " UNKNOWN);
+    metrics.oldest = gauge("payonce_relay_oldest_unfinished_seconds",
+                           "Since when the oldest of them has been known. " UNKNOWN);
+    metrics.gaps = gauge("payonce_relay_gaps", "Ranges of ids that may still appear. " UNKNOWN);
+    metrics.refused = gauge("payonce_relay_refused_rows",
+                            "Rows that Kafka does not take; each blocks its key. " UNKNOWN);
+    metrics.held = gauge("payonce_relay_held_keys",
+                         "Keys that wait for their schema to be registered. " UNKNOWN);
+    metrics.stopped =
+        gauge("payonce_relay_stopped",
+              "1 while sending has failed for a reason that is no record's fault. " UNKNOWN);
     metrics.active = gauge("payonce_relay_active", "1 while this process holds the lease.");
     metrics.failures =
         counter("payonce_relay_failures_total", "Sessions with the outbox that have failed.");
@@ -151,6 +152,11 @@ static void find_oldest(void *arg, int64_t id, int64_t since_ms) {
         *oldest = since_ms;
 }
 
+// What is not known is not 0.
+static void show_gauge(const relay *r, po_metric *metric, double value) {
+    po_gauge(metric, r->outbox, r->shown.known ? value : NAN);
+}
+
 static void show(relay *r, int64_t now_ms) {
     const int64_t *lo, *hi;
     int64_t oldest = now_ms;
@@ -160,23 +166,23 @@ static void show(relay *r, int64_t now_ms) {
                .floor = r->cursor.floor,
                .counts = heads_count(r->heads)};
     keys_each(heads_keys(r->heads), find_oldest, &oldest);
-    // What was not read is not known: without a session, or while another relay is active.
-    s.oldest_ms = s.active && s.connected ? now_ms - oldest : UNKNOWN;
+    s.known = s.active && s.connected;
+    s.oldest_ms = now_ms - oldest;
     if (r->gaps) {
         s.high = gaps_high(r->gaps);
         s.gaps = gaps_ranges(r->gaps, &lo, &hi);
     }
-    po_gauge(metrics.active, r->outbox, s.active);
-    po_gauge(metrics.stopped, r->outbox, s.counts.stopped);
-    po_gauge(metrics.gaps, r->outbox, (double)s.gaps);
-    po_gauge(metrics.unfinished, r->outbox, (double)s.counts.unfinished);
-    po_gauge(metrics.waiting, r->outbox, (double)s.counts.waiting);
-    po_gauge(metrics.oldest, r->outbox, s.oldest_ms == UNKNOWN ? NAN : (double)s.oldest_ms / 1e3);
-    po_gauge(metrics.refused, r->outbox, (double)s.counts.refused);
-    po_gauge(metrics.held, r->outbox, (double)s.counts.held);
     pthread_mutex_lock(&r->lock);
     r->shown = s;
     pthread_mutex_unlock(&r->lock);
+    po_gauge(metrics.active, r->outbox, s.active);
+    show_gauge(r, metrics.stopped, s.counts.stopped);
+    show_gauge(r, metrics.gaps, (double)s.gaps);
+    show_gauge(r, metrics.unfinished, (double)s.counts.unfinished);
+    show_gauge(r, metrics.waiting, (double)s.counts.waiting);
+    show_gauge(r, metrics.oldest, (double)s.oldest_ms / 1e3);
+    show_gauge(r, metrics.refused, (double)s.counts.refused);
+    show_gauge(r, metrics.held, (double)s.counts.held);
 }
 
 static bool checkpoint(relay *r, int64_t now_ms, po_err *err) {
@@ -384,7 +390,6 @@ bool relay_open(const relay_options *options, const char *outbox, relay **ret_re
                          .lease_ms = LEASE_MS,
                          .overlap_us = options->overlap_us};
     r->arena = po_arena_new();
-    r->shown.oldest_ms = UNKNOWN;
     pthread_mutex_init(&r->lock, NULL);
     heads_options heads = {.outbox = outbox,
                            .brokers = options->brokers,
@@ -398,6 +403,7 @@ bool relay_open(const relay_options *options, const char *outbox, relay **ret_re
         relay_close(&r);
         return false;
     }
+    show(r, po_mono_ms());
     *ret_relay = r;
     return true;
 }
@@ -425,16 +431,30 @@ static shown shown_now(relay *r) {
     return s;
 }
 
+static json_t *number_or_null(const shown *s, int64_t number) {
+    return s->known ? json_integer(number) : json_null();
+}
+
 json_t *relay_status(relay *r) {
     shown s = shown_now(r);
-    return json_pack("{s:s, s:b, s:b, s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o}", "outbox",
-                     r->outbox, "active", s.active, "connected", s.connected, "stopped",
-                     s.counts.stopped, "epoch", (json_int_t)s.epoch, "floor", (json_int_t)s.floor,
-                     "high", (json_int_t)s.high, "gaps", (json_int_t)s.gaps, "unfinished",
-                     (json_int_t)s.counts.unfinished, "waiting", (json_int_t)s.counts.waiting,
-                     "refused", (json_int_t)s.counts.refused, "schemas_waiting",
-                     (json_int_t)s.counts.schemas_waiting, "oldest_ms",
-                     s.oldest_ms == UNKNOWN ? json_null() : json_integer(s.oldest_ms));
+    const struct {
+        const char *name;
+        int64_t number;
+    } numbers[] = {{"epoch", s.epoch},
+                   {"floor", s.floor},
+                   {"high", s.high},
+                   {"gaps", (int64_t)s.gaps},
+                   {"unfinished", (int64_t)s.counts.unfinished},
+                   {"waiting", (int64_t)s.counts.waiting},
+                   {"refused", (int64_t)s.counts.refused},
+                   {"schemas_waiting", (int64_t)s.counts.schemas_waiting},
+                   {"oldest_ms", s.oldest_ms}};
+    json_t *status =
+        json_pack("{s:s, s:b, s:b, s:o}", "outbox", r->outbox, "active", s.active, "connected",
+                  s.connected, "stopped", s.known ? json_boolean(s.counts.stopped) : json_null());
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        json_object_set_new(status, numbers[i].name, number_or_null(&s, numbers[i].number));
+    return status;
 }
 
 bool relay_active(relay *r) {

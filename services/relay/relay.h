@@ -26,6 +26,6 @@ PO_MUST_CHECK bool relay_open(const relay_options *options, const char *outbox, 
 // cannot work, or another relay has taken over ("fenced").
 PO_MUST_CHECK bool relay_run(relay *relay, po_err *err);
 void relay_close(relay **relay);
-// From any thread.
+// From any thread. A number that is not known, without a session or while another relay is active, is null.
 json_t *relay_status(relay *relay); // new reference
 bool relay_active(relay *relay);    // holds the lease

@@ -237,7 +237,12 @@ def test_faults_63_idle_programs_notice_that_their_database_is_gone(services: Se
         assert waiting(services["loyalty"])
         relay, ingest = services["relay"], services["ingest"]
         until(lambda: relay.status()["outboxes"][0]["oldest_ms"] is None, what="what the relay does not see is not 0")
+        outbox = relay.status()["outboxes"][0]
+        assert {name for name, value in outbox.items() if value is not None} == {"outbox", "active", "connected"}, outbox
+        for name in ("unfinished_rows", "waiting_rows", "gaps", "refused_rows", "held_keys", "stopped"):
+            assert math.isnan(relay.metric(f"payonce_relay_{name}")), name
         until(lambda: ingest.status()["undecided"]["waiting"] is None, what="what ingest cannot count is not 0")
+        assert set(ingest.status()["undecided"].values()) == {None}, ingest.status()
         assert math.isnan(ingest.metric("payonce_ingest_undecided_events"))
         until(lambda: math.isnan(ingest.metric("payonce_work_due")), what="nor what is due")
         own.start()

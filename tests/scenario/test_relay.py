@@ -38,7 +38,7 @@ def is_settled(relay: Service, rows: int, outbox: Outbox) -> Callable[[], bool]:
     def settled() -> bool:
         [(last,)] = outbox.postgres.query(f"SELECT coalesce(max(id), 0) FROM {outbox.schema}.outbox")
         one = outbox_status(relay)
-        return (relay.metric("payonce_relay_published_total") >= rows and one["high"] >= last
+        return (relay.metric("payonce_relay_published_total") >= rows and one["high"] is not None and one["high"] >= last
                 and one["gaps"] + one["unfinished"] == 0)
 
     return settled

@@ -29,7 +29,7 @@ def status(relay: Service) -> dict[str, Any]:
 
 def settled(relay: Service, high: int) -> bool:
     one = status(relay)
-    return one["high"] >= high and one["gaps"] + one["unfinished"] == 0
+    return one["high"] is not None and one["high"] >= high and one["gaps"] + one["unfinished"] == 0
 
 
 def last_id(outbox: Outbox) -> int:
