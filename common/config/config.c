@@ -202,6 +202,11 @@ static void read_number(value *v, po_buf *faults) {
     }
 }
 
+// Empty means none only where the default does.
+static bool is_absent(const value *v) {
+    return !v->text[0] && v->setting->fallback && !v->setting->fallback[0];
+}
+
 static void read_value(value *v, po_buf *faults) {
     const po_setting *s = v->setting;
     size_t most = s->max > 0 ? (size_t)s->max : TEXT_MAX;
@@ -217,7 +222,7 @@ static void read_value(value *v, po_buf *faults) {
     case PO_SET_LISTEN:
     case PO_SET_SERVERS:
     case PO_SET_URL:
-        if (strlen(v->text) > most || (v->text[0] && !is_well_formed(s->type, po_s(v->text))))
+        if (strlen(v->text) > most || (!is_absent(v) && !is_well_formed(s->type, po_s(v->text))))
             po_buf_printf(faults, "PAYONCE_%s %s\n", s->name, bad_form[s->type]);
         break;
     case PO_SET_PATH:
@@ -250,9 +255,15 @@ static const char *from_environment(const char *name, const char *suffix) {
 // The whole file, at most one byte more than `most` (so that too long a one is seen to be so); -1
 // on failure.
 static ssize_t read_file(const char *path, char *out, size_t most) {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // a FIFO would wait for its writer
     if (fd < 0)
         return -1;
+    struct stat about = {0};
+    if (fstat(fd, &about) != 0 || !S_ISREG(about.st_mode)) {
+        close(fd);
+        errno = S_ISDIR(about.st_mode) ? EISDIR : EINVAL;
+        return -1;
+    }
     size_t have = 0;
     ssize_t n;
     while (have <= most && (n = read(fd, out + have, most + 1 - have)) != 0) {

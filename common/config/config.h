@@ -14,10 +14,11 @@ typedef enum po_setting_type {
     PO_SET_BOOL,        // true | false
     PO_SET_DURATION_MS, // 250ms, 30s, 5m, 24h, 400d; within [min, max] milliseconds
     PO_SET_BYTES,       // 4096, 64KiB, 16MiB; within [min, max]
-    // Read whole from the file named by NAME_FILE, a trailing newline is cut; never printed. An
-    // empty file is refused even when the fallback is "" (= none).
+    // Read whole from the regular file named by NAME_FILE, a trailing newline is cut; never printed.
+    // An empty file is refused even when the fallback is "" (= none).
     PO_SET_SECRET,
     PO_SET_PATH,    // a readable file
+    // These may be empty where their fallback is.
     PO_SET_LISTEN,  // 127.0.0.1:8080, [::]:0: a numeric address and a port, 0 = any
     PO_SET_SERVERS, // host:port,host:port
     PO_SET_URL,     // scheme://[user:password@]host[:port][/path]; shown without user and query

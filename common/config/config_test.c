@@ -2,6 +2,7 @@
 #include <jansson.h>
 #include <setjmp.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <cmocka.h>
 
@@ -15,6 +16,7 @@ static const po_setting table[] = {
     {"LIMIT", PO_SET_BYTES, "16MiB", 1, 1 << 30, "How much."},
     {"TOKEN", PO_SET_SECRET, "", 3, 32, "A token."},
     {"CERT", PO_SET_PATH, "", 0, 0, "A file."},
+    {"LISTEN", PO_SET_LISTEN, "127.0.0.1:0", 0, 0, "A door."},
     {0},
 };
 
@@ -29,8 +31,9 @@ static void write_file(const void *bytes, size_t n) {
 
 static int clear(void **state) {
     (void)state;
-    static const char *const names[] = {"NAME",      "DSN",   "THREADS", "ANY",        "VERBOSE",
-                                        "RETENTION", "LIMIT", "TOKEN",   "TOKEN_FILE", "CERT"};
+    static const char *const names[] = {"NAME",       "DSN",       "THREADS", "ANY",
+                                        "VERBOSE",    "RETENTION", "LIMIT",   "TOKEN",
+                                        "TOKEN_FILE", "CERT",      "LISTEN"};
     char variable[64];
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         snprintf(variable, sizeof variable, "PAYONCE_%s", names[i]);
@@ -189,6 +192,36 @@ static void secrets_come_from_files(void **state) {
             assert_non_null(strstr(err.text, "PAYONCE_TOKEN"));
         po_config_free(&config);
     }
+}
+
+// Kubernetes shows a secret as a link; one in a FIFO would be waited for without an end.
+static void a_secret_is_a_regular_file(void **state) {
+    (void)state;
+    char link[sizeof file + 8], fifo[sizeof file + 8];
+    snprintf(link, sizeof link, "%s.link", file);
+    snprintf(fifo, sizeof fifo, "%s.fifo", file);
+    write_file("s3cret", 6);
+    assert_int_equal(symlink(file, link), 0);
+    assert_int_equal(mkfifo(fifo, 0600), 0);
+    po_config *config = NULL;
+    po_err err = {0};
+    setenv("PAYONCE_TOKEN_FILE", link, 1);
+    assert_true(po_config_load(table, &config, &err));
+    po_config_free(&config);
+    setenv("PAYONCE_TOKEN_FILE", fifo, 1);
+    assert_false(po_config_load(table, &config, &err));
+    assert_non_null(strstr(err.text, "PAYONCE_TOKEN_FILE: cannot read the file"));
+    unlink(link);
+    unlink(fifo);
+}
+
+static void an_address_that_is_needed_is_not_empty(void **state) {
+    (void)state;
+    po_config *config = NULL;
+    po_err err = {0};
+    setenv("PAYONCE_LISTEN", "", 1);
+    assert_false(po_config_load(table, &config, &err));
+    assert_non_null(strstr(err.text, "PAYONCE_LISTEN is not an address"));
 }
 
 static void a_secret_in_the_environment_is_refused(void **state) {
@@ -364,6 +397,7 @@ static void strangers_are_named(void **state) {
         {"PAYONCE_threads=4", "", "PAYONCE_"},
         {"PAYONCE_SMTP_PASSWORD=hunter2", "", "PAYONCE_SMTP_PASSWORD_FILE"},
         {"PAYONCE_=1", "", "PAYONCE_"},
+        {"PAYONCE_A\n\033[2J\303\251=1", "", "PAYONCE_"},
         // What Kubernetes sets for a service named payonce-ingest, and for one named payonce.
         {"PAYONCE_INGEST_PORT=tcp://10.0.0.1:8080", "PAYONCE_INGEST_SERVICE_HOST=10.0.0.1", NULL},
         {"PAYONCE_INGEST_PORT_8080_TCP_ADDR=10.0.0.1", "PAYONCE_INGEST_SERVICE_HOST=10.0.0.1",
@@ -384,6 +418,8 @@ static void strangers_are_named(void **state) {
             fail_msg("%s: %s", rows[i].entry, faults.n ? faults.p : "");
         if (faults.n)
             assert_null(strstr(faults.p, "hunter2"));
+        for (size_t c = 0; c + 1 < faults.n; c++) // one line, and nothing a terminal obeys
+            assert_in_range((unsigned char)faults.p[c], ' ', '~');
         po_buf_done(&faults);
     }
 }
@@ -400,6 +436,8 @@ int main(void) {
         cmocka_unit_test_setup(faults_are_cut_between_lines, clear),
         cmocka_unit_test_setup(secrets_come_from_files, clear),
         cmocka_unit_test_setup(a_secret_in_the_environment_is_refused, clear),
+        cmocka_unit_test_setup(a_secret_is_a_regular_file, clear),
+        cmocka_unit_test_setup(an_address_that_is_needed_is_not_empty, clear),
         cmocka_unit_test_setup(printing_never_shows_a_secret, clear),
         cmocka_unit_test_setup(the_table_prints_as_documentation, clear),
         cmocka_unit_test_setup(addresses_are_checked, clear),

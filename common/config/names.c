@@ -88,6 +88,13 @@ static bool is_service_link(const char *const *environment, const char *name) {
     return false;
 }
 
+// A name may hold anything but '=' and would otherwise write on the terminal, or a line of its own.
+static void make_printable(char *name) {
+    for (char *c = name; *c; c++)
+        if (*c <= ' ' || *c > '~')
+            *c = '?';
+}
+
 void po_config_strangers(const po_setting *const tables[], const char *const *environment,
                          po_buf *faults) {
     for (const char *const *entry = environment; *entry; entry++) {
@@ -100,6 +107,7 @@ void po_config_strangers(const po_setting *const tables[], const char *const *en
         look_everywhere(&s, tables);
         if (n < sizeof name && (s.found || is_service_link(environment, name)))
             continue;
+        make_printable(name);
         po_buf_printf(faults, "%s is no setting; the nearest is %s\n", name, s.nearest);
     }
 }

@@ -111,10 +111,26 @@ static void settings_follow_environment(program *prog) {
     }
 }
 
+// `port[,port…]`; an empty one is the default.
+static bool ports_valid(const char *text) {
+    for (size_t n; *text; text += n + (text[n] == ',')) {
+        int64_t port = 1;
+        n = strcspn(text, ",");
+        if (n > 0 && (!po_parse_i64((po_str){text, n}, &port) || port < 1 || port > UINT16_MAX))
+            return false;
+    }
+    return true;
+}
+
+// libpq itself looks at the port only when it connects.
 static bool dsn_parses(const char *dsn) {
     PQconninfoOption *options = PQconninfoParse(dsn, NULL);
+    bool fine = options != NULL;
+    for (PQconninfoOption *one = options; fine && one->keyword; one++)
+        if (one->val && strcmp(one->keyword, "port") == 0)
+            fine = ports_valid(one->val);
     PQconninfoFree(options);
-    return options != NULL;
+    return fine;
 }
 
 static bool level_parse(const char *text, po_level *ret_level) {

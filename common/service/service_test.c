@@ -226,6 +226,9 @@ static void test_check_config(void **state) {
     } rows[] = {
         {{DSN}, NULL},
         {{"PAYONCE_DSN=postgresql://u:hunter2@db/shop"}, NULL},
+        {{"PAYONCE_DSN=host=a,b port=5432,5433"}, NULL},
+        {{"PAYONCE_DSN=host=db port=99999"}, "PAYONCE_DSN is not"},
+        {{"PAYONCE_DSN=postgresql://u@a,b:0/shop"}, "PAYONCE_DSN is not"},
         {{"PAYONCE_LIMIT=3"}, "PAYONCE_DSN"},
         {{DSN, "PAYONCE_LIMIT=11"}, "PAYONCE_LIMIT"},
         {{DSN, "PAYONCE_LIMIT=x"}, "PAYONCE_LIMIT"},
