@@ -17,7 +17,7 @@ typedef enum po_setting_type {
     // Read whole from the regular file named by NAME_FILE, a trailing newline is cut; never printed.
     // An empty file is refused even when the fallback is "" (= none).
     PO_SET_SECRET,
-    PO_SET_PATH,    // a readable file
+    PO_SET_PATH, // a readable file
     // These may be empty where their fallback is.
     PO_SET_LISTEN,  // 127.0.0.1:8080, [::]:0: a numeric address and a port, 0 = any
     PO_SET_SERVERS, // host:port,host:port
