@@ -191,12 +191,23 @@ static bool window_known(window *w, bool *ret_fine, po_err *err) {
     return known;
 }
 
-// Waits for the brokers and their topics without limit; false when the window is too short.
-static bool wait_for_window(window *w, po_beat *beat, po_err *err) {
+static bool brokers_reached(void) {
+    po_need_state all[PO_NEEDS_MOST];
+    for (size_t n = po_needs_list(all, PO_NEEDS_MOST); n--;)
+        if (strcmp(all[n].name, "kafka") == 0 && all[n].last_success_us)
+            return true;
+    return false;
+}
+
+// Waits for the brokers and their topics without limit; false when the window is too short. The
+// topics are a need once there are brokers: who waits for these is not told two things.
+static bool wait_for_window(window *w, po_need **ret_need, po_beat *beat, po_err *err) {
     bool fine = true;
     while (!po_stopping() && !window_known(w, &fine, err)) {
         po_beat_tick(beat);
         po_meter_show_waiting();
+        if (!*ret_need && brokers_reached())
+            *ret_need = po_need_new("topics", ask_topics, w);
         po_life_wait(LOOK_MS);
     }
     return fine;
@@ -303,9 +314,9 @@ static bool consume(const po_config *config, po_batch *batch, po_err *err) {
                 .ms = po_config_int(config, "INBOX_RETENTION"),
                 .lock = PTHREAD_MUTEX_INITIALIZER};
     po_need *types = po_need_new("registry", ask_registry, registry);
-    po_need *described = po_need_new("topics", ask_topics, &w);
-    bool fine =
-        wait_for_window(&w, beat, err) && (!wait_for_schema(beat) || po_loop_join(loop, err));
+    po_need *described = NULL;
+    bool fine = wait_for_window(&w, &described, beat, err) &&
+                (!wait_for_schema(beat) || po_loop_join(loop, err));
     po_ready_set(fine); // a member that gets no partition is ready too
     chores due = {.window_at = po_mono_ms() + WINDOW_EVERY_MS,
                   .left_out_at = po_mono_ms() + LEFT_OUT_EVERY_MS};

@@ -398,7 +398,7 @@ static void hear(char *ret_text, size_t size, int64_t *ret_ms) {
     ret_text[n] = 0;
 }
 
-// It comes out as our lines, a few a second: without the bound these are hundreds.
+// It comes out as our lines, a few a second: without the bound these are dozens.
 static void test_log(void **state) {
     (void)state;
     static char text[1 << 20];
