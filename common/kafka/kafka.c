@@ -161,6 +161,12 @@ static bool refuse_line(po_err *err, const line *l, const char *what) {
                    what);
 }
 
+// librdkafka itself opens them only when it starts.
+static bool names_file(const char *name, const char *value) {
+    return strncmp(name, "ssl.", 4) == 0 && strstr(name, ".location") && *value &&
+           strcmp(value, "probe") != 0; // of ssl.ca.location: where systems keep them
+}
+
 static bool set_line(rd_kafka_conf_t *conf, const line *l, bool seen[N_OPEN], po_err *err) {
     if (!l->equals)
         return refuse_line(err, l, "has no '='");
@@ -177,7 +183,9 @@ static bool set_line(rd_kafka_conf_t *conf, const line *l, bool seen[N_OPEN], po
                        open_settings[at].name);
     seen[at] = true;
     char *value = heap_copy(l->value);
-    bool ok = set(conf, open_settings[at].name, value, err);
+    bool ok = set(conf, open_settings[at].name, value, err) &&
+              (!names_file(open_settings[at].name, value) || access(value, R_OK) == 0 ||
+               refuse_line(err, l, "names a file that cannot be read"));
     explicit_bzero(value, strlen(value));
     free(value);
     return ok;

@@ -2,8 +2,11 @@
 #include "accounts.h"
 #include "base/cleanup.h"
 #include "json/json.h"
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 struct accounts {
     po_arena *arena;
@@ -12,9 +15,16 @@ struct accounts {
 };
 
 static bool read_whole(const char *path, po_arena *arena, po_str *ret_text, po_err *err) {
-    FILE *file = fopen(path, "re");
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // a FIFO would wait for its writer
+    struct stat about;
+    bool regular = fd >= 0 && fstat(fd, &about) == 0 && S_ISREG(about.st_mode);
+    FILE *file = regular ? fdopen(fd, "r") : NULL;
     if (!file) {
-        return po_fail(err, PO_REFUSED, "accounts", "cannot open %s", path);
+        if (fd >= 0) {
+            (void)close(fd);
+        }
+        return po_fail(err, PO_REFUSED, "accounts", "cannot open %s, or it is no regular file",
+                       path);
     }
     PO_AUTO(po_buf_done) po_buf text = {0};
     char block[4096];

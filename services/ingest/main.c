@@ -34,7 +34,21 @@ static const po_setting SETTINGS[] = {
     {0},
 };
 
+// With anything else in it, or a space at its ends, no header can hold it and nobody is let in.
+static bool token_valid(po_str token) {
+    for (size_t i = 0; i < token.n; i++) {
+        if (token.p[i] < ' ' || token.p[i] > '~') {
+            return false;
+        }
+    }
+    return po_str_trim(token).n == token.n;
+}
+
 static bool check(const po_config *config, po_err *err) {
+    if (!token_valid(po_s(po_config_text(config, "API_TOKEN")))) {
+        return po_fail(err, PO_REFUSED, "setting",
+                       "PAYONCE_API_TOKEN_FILE is not printable ASCII without space at its ends");
+    }
     PO_AUTO(accounts_free) accounts *accounts = NULL;
     return accounts_load(po_config_text(config, "ACCOUNTS_FILE"), &accounts, err);
 }

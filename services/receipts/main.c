@@ -123,8 +123,7 @@ static const po_setting settings[] = {
     {"SMTP_PASSWORD", PO_SET_SECRET, "", 0, 1024, "Password of that login."},
     {"SMTP_TIMEOUT", PO_SET_DURATION_MS, "30s", 100, 300000,
      "The longest one mail may take, from connecting to the last reply. Once the program is told "
-     "to "
-     "stop, what was not sent whole is given up at once, and the reply to what was after 5 s."},
+     "to stop, what was not sent whole is given up at once, and the reply to what was after 5 s."},
     {"MAIL_FROM", PO_SET_TEXT, NULL, 0, 254, "Sender address of every receipt."},
     {"MAIL_DOMAIN", PO_SET_TEXT, "", 0, 253,
      "Domain of Message-IDs and name given in EHLO; empty: the domain of `PAYONCE_MAIL_FROM`."},

@@ -2,6 +2,7 @@
 judged before anything is opened."""
 
 import json
+import os
 import re
 import subprocess
 from pathlib import Path
@@ -75,7 +76,8 @@ def test_an_unusable_kafka_file_is_told_without_its_values(programs: Path, env: 
                                                            name: str) -> None:
     """FAULTS 60: neither a bad value nor a line that is no setting is repeated."""
     for text, words in {"security.protocol=hunter2": "security.protocol has a bad value",
-                        "\nhunter2": "line 2", "hunter2=x": "line 1"}.items():
+                        "\nhunter2": "line 2", "hunter2=x": "line 1",
+                        "ssl.ca.location=/nowhere/hunter2": "line 1"}.items():
         kafka_file.write_text(text)
         refused(programs, name, env, "PAYONCE_KAFKA_SETTINGS_FILE", words)
 
@@ -100,6 +102,7 @@ ADDRESSES = {
 
 @pytest.mark.parametrize("setting, value", [
     ("ADMIN_LISTEN", ":9090"), ("ADMIN_LISTEN", "9090"), ("LISTEN", ":8080"), ("LISTEN", "localhost:8080"),
+    ("LISTEN", ""), ("DSN", "host=db port=99999"),
     ("KAFKA_BROKERS", "kafka"), ("KAFKA_BROKERS", "kafka:9092;other:9092"), ("REGISTRY_URL", "registry:8081"),
     ("REGISTRY_URL", "http://"), ("REGISTRY_URL", "ftp://registry"), ("SMTP_URL", "mail:25"),
     ("SMTP_URL", "smtp://mail:port"), ("DSN", "db:5432/hunter2")])
@@ -140,3 +143,16 @@ def test_a_short_token_is_refused_by_the_limit_that_the_page_states(programs: Pa
     assert call(programs, "ingest", "check-config", env).stdout == "ok\n"
     token.write_text("t" * (least - 1))
     refused(programs, "ingest", env, f"PAYONCE_API_TOKEN is shorter than {least} bytes")
+
+
+@pytest.mark.parametrize("token", [b"t" * 32 + b"\n\n", b"t" * 32 + "é".encode(), b"t" * 32 + b" ", b"\t" + b"t" * 32])
+def test_a_token_that_no_header_can_hold_is_refused(programs: Path, env: dict[str, str], tmp_path: Path,
+                                                   token: bytes) -> None:
+    (tmp_path / "token").write_bytes(token)
+    refused(programs, "ingest", env, "PAYONCE_API_TOKEN_FILE")
+
+
+def test_a_fifo_is_not_waited_for(programs: Path, env: dict[str, str], tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    for setting in ("API_TOKEN_FILE", "ACCOUNTS_FILE"):
+        refused(programs, "ingest", env | {f"PAYONCE_{setting}": str(tmp_path / "fifo")}, str(setting))
