@@ -202,7 +202,7 @@ def test_p26_a_silent_server_does_not_decide_how_long_stopping_takes(services, t
         order = topic.order(tag, receipt=True)
         order.contact(address(order))
         order.says("qualified", received=1000)
-        silent.accept()
+        talk, _ = silent.accept()
         row = ("SELECT state, doubts, lease_token IS NULL, last_error FROM receipts.mail WHERE order_id = %s", tag)
         until(lambda: stack.postgres.query(*row)[0][:3] == ("due", 1, False), what="the mail is on its way")
         began = time.monotonic()
@@ -210,8 +210,9 @@ def test_p26_a_silent_server_does_not_decide_how_long_stopping_takes(services, t
         assert time.monotonic() - began < 15
         [(*mail, why)] = stack.postgres.query(*row)
         assert mail == ["due", 0, True] and why.startswith("stopping")
+        talk.close()
     services["receipts"].start().wait_ready()
-    until(lambda: effects.mail(order.id)[0] == "sent", what="the next start sends it")
+    wait_mail(effects, order, "sent", 2, None)
     assert len(sink.to(address(order))) == 1
 
 
