@@ -128,14 +128,13 @@ void po_observe(po_metric *metric, const char *label_value, double seconds) {
 // ---- printing ----
 
 static void put_escaped(FILE *out, const char *text, const char *specials) {
-    for (; *text; text++) {
+    for (; *text; text++)
         if (*text == '\n')
             fputs("\\n", out);
         else if (strchr(specials, *text))
             fprintf(out, "\\%c", *text);
         else
             fputc(*text, out);
-    }
 }
 
 // name{label="value",le="0.5"}, with as many of the two as there are.

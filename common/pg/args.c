@@ -212,12 +212,11 @@ static void strs(po_args *args, Oid element, Oid type, const po_str *values, siz
         grow_by(&bytes, values[i].p ? values[i].n : 0);
     }
     array a = array_open(args, element, n, bytes, nulls);
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < n; i++)
         if (values[i].p)
             array_put(&a, values[i].p, values[i].n);
         else
             array_put_null(&a);
-    }
     array_close(args, type, &a);
 }
 

@@ -20,17 +20,15 @@ static bool read_whole(const char *path, po_arena *arena, po_str *ret_text, po_e
     bool regular = fd >= 0 && fstat(fd, &about) == 0 && S_ISREG(about.st_mode);
     FILE *file = regular ? fdopen(fd, "r") : NULL;
     if (!file) {
-        if (fd >= 0) {
+        if (fd >= 0)
             (void)close(fd);
-        }
         return po_fail(err, PO_REFUSED, "accounts", "cannot open %s, or it is no regular file",
                        path);
     }
     PO_AUTO(po_buf_done) po_buf text = {0};
     char block[4096];
-    for (size_t n; (n = fread(block, 1, sizeof block, file)) > 0;) {
+    for (size_t n; (n = fread(block, 1, sizeof block, file)) > 0;)
         po_buf_put(&text, block, n);
-    }
     bool failed = ferror(file) != 0;
     (void)fclose(file);
     *ret_text = po_str_copy(arena, po_buf_view(&text));
@@ -48,9 +46,8 @@ static bool read_secrets(accounts *a, const json_t *files, account *ret, po_err 
                         : po_fail(err, PO_REFUSED, "accounts",
                                   "a secret file's name is not a string");
         }
-        while (text.n && (text.p[text.n - 1] == '\n' || text.p[text.n - 1] == '\r')) {
+        while (text.n && (text.p[text.n - 1] == '\n' || text.p[text.n - 1] == '\r'))
             text.n--;
-        }
         secrets[i] = po_strdup(a->arena, po_str_copy(a->arena, text).p);
         const char *problem =
             memchr(text.p, 0, text.n) ? "holds a NUL" : ret->provider->check_secret(secrets[i]);
@@ -67,9 +64,8 @@ static bool read_account(accounts *a, const json_t *one, account *ret, po_err *e
     po_str provider = {0}, alias = {0}, mode = {0}, id = {0};
     if (!po_json_id(one, "provider", &provider, err) || !po_json_id(one, "alias", &alias, err) ||
         !po_json_id(one, "mode", &mode, err) || !po_json_id_opt(one, "account", &id, err) ||
-        !po_json_bool_opt(one, "client_reference_id", &ret->client_reference, err)) {
+        !po_json_bool_opt(one, "client_reference_id", &ret->client_reference, err))
         return false;
-    }
     ret->alias = po_str_copy(a->arena, alias).p;
     ret->provider = provider_find(provider);
     ret->live = po_str_is(mode, "live");
@@ -78,12 +74,10 @@ static bool read_account(accounts *a, const json_t *one, account *ret, po_err *e
         return po_fail(err, PO_REFUSED, "accounts", "unknown provider \"%.*s\"", (int)provider.n,
                        provider.p);
     }
-    if (!ret->live && !po_str_is(mode, "test")) {
+    if (!ret->live && !po_str_is(mode, "test"))
         return po_fail(err, PO_REFUSED, "accounts", "mode is neither live nor test");
-    }
-    if (strpbrk(ret->alias, "/:,") || accounts_find(a, provider, alias)) {
+    if (strpbrk(ret->alias, "/:,") || accounts_find(a, provider, alias))
         return po_fail(err, PO_REFUSED, "accounts", "alias holds one of \"/:,\" or is there twice");
-    }
     const json_t *files = NULL;
     return (po_json_array(one, "secret_files", &files, err) && read_secrets(a, files, ret, err)) ||
            po_wrap(err, "account %s/%s", ret->provider->name, ret->alias);
@@ -93,9 +87,8 @@ static bool read_all(accounts *a, const json_t *list, po_err *err) {
     size_t n = json_array_size(list);
     a->all = po_alloc_array(a->arena, n + 1, sizeof *a->all);
     for (size_t i = 0; i < n; i++) {
-        if (!read_account(a, json_array_get(list, i), &a->all[i], err)) {
+        if (!read_account(a, json_array_get(list, i), &a->all[i], err))
             return po_wrap(err, "entry %zu", i + 1);
-        }
         a->n++;
     }
     return n > 0 || po_fail(err, PO_REFUSED, "accounts", "there is no account");
@@ -103,9 +96,8 @@ static bool read_all(accounts *a, const json_t *list, po_err *err) {
 
 bool accounts_load(const char *path, accounts **ret_accounts, po_err *err) {
     PO_AUTO(accounts_free) accounts *a = calloc(1, sizeof *a);
-    if (!a) {
+    if (!a)
         abort();
-    }
     a->arena = po_arena_new();
     po_str text;
     json_t *root = NULL;
@@ -113,9 +105,8 @@ bool accounts_load(const char *path, accounts **ret_accounts, po_err *err) {
     bool ok = read_whole(path, a->arena, &text, err) && po_json_parse(text, &root, err) &&
               po_json_array(root, "accounts", &list, err) && read_all(a, list, err);
     json_decref(root);
-    if (!ok) {
+    if (!ok)
         return po_wrap(err, "ACCOUNTS_FILE");
-    }
     *ret_accounts = po_take(&a);
     return true;
 }
@@ -131,9 +122,8 @@ void accounts_free(accounts **accounts) {
 const account *accounts_find(const accounts *accounts, po_str provider, po_str alias) {
     for (size_t i = 0; i < accounts->n; i++) {
         const account *a = &accounts->all[i];
-        if (po_str_is(alias, a->alias) && po_str_is(provider, a->provider->name)) {
+        if (po_str_is(alias, a->alias) && po_str_is(provider, a->provider->name))
             return a;
-        }
     }
     return NULL;
 }
@@ -142,9 +132,8 @@ bool accounts_lists(po_str aliases, po_str alias) {
     for (size_t at = 0; at < aliases.n;) {
         const char *space = memchr(aliases.p + at, ' ', aliases.n - at);
         size_t n = space ? (size_t)(space - aliases.p) - at : aliases.n - at;
-        if (po_str_eq((po_str){aliases.p + at, n}, alias)) {
+        if (po_str_eq((po_str){aliases.p + at, n}, alias))
             return true;
-        }
         at += n + 1;
     }
     return false;

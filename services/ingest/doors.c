@@ -20,14 +20,12 @@ void doors_declare_metrics(void) {
 
 static bool is_traceparent(po_str s) {
     static const char shape[] = "hh-hhhhhhhhhhhhhhhhhhhhhhhhhhhhhhhh-hhhhhhhhhhhhhhhh-hh";
-    if (s.n != sizeof shape - 1 || memcmp(s.p, "ff", 2) == 0) {
+    if (s.n != sizeof shape - 1 || memcmp(s.p, "ff", 2) == 0)
         return false;
-    }
     for (size_t i = 0; i < s.n; i++) {
         bool hex = (s.p[i] >= '0' && s.p[i] <= '9') || (s.p[i] >= 'a' && s.p[i] <= 'f');
-        if (shape[i] == 'h' ? !hex : s.p[i] != '-') {
+        if (shape[i] == 'h' ? !hex : s.p[i] != '-')
             return false;
-        }
     }
     return strspn(s.p + 3, "0") < 32 && strspn(s.p + 36, "0") < 16;
 }
@@ -37,17 +35,15 @@ static bool is_traceparent(po_str s) {
 static po_str read_tracestate(po_request *request, po_arena *arena) {
     po_str given = po_request_header(request, "tracestate", NULL);
     bool fine = given.n <= 512;
-    for (size_t i = 0; fine && i < given.n; i++) {
+    for (size_t i = 0; fine && i < given.n; i++)
         fine = given.p[i] >= 0x20 && given.p[i] <= 0x7e;
-    }
     return fine ? po_str_copy(arena, given) : po_s("");
 }
 
 trace doors_trace(po_request *request, po_arena *arena) {
     po_str given = po_request_header(request, "traceparent", NULL);
-    if (is_traceparent(given)) {
+    if (is_traceparent(given))
         return (trace){po_str_copy(arena, given), read_tracestate(request, arena)};
-    }
     uint8_t random[24];
     char id[33], span[17];
     po_random(random, sizeof random);
@@ -65,9 +61,8 @@ static void tell_refused(po_request *request, const account *account, const head
         [VERIFY_WRONG] = {.name = "refused_signature_wrong", .per_second = PO_LOG_REFUSALS},
         [VERIFY_STALE] = {.name = "refused_signature_stale", .per_second = PO_LOG_REFUSALS},
     };
-    if (!po_log_admit(&sites[result])) {
+    if (!po_log_admit(&sites[result]))
         return;
-    }
     int64_t stated;
     char peer[PO_PEER_SIZE];
     po_request_peer(request, peer);
@@ -101,9 +96,8 @@ static void refuse(po_request *request, verify_result result) {
 // What the log takes: text. A signature's unknown parts may hold any byte, and say nothing to us.
 static po_str loggable(po_arena *arena, po_str value) {
     char *copy = po_alloc(arena, value.n + 1);
-    for (size_t i = 0; i < value.n; i++) {
+    for (size_t i = 0; i < value.n; i++)
         copy[i] = value.p[i] >= 0x20 && value.p[i] <= 0x7e ? value.p[i] : '?';
-    }
     return (po_str){copy, value.n};
 }
 
@@ -121,9 +115,8 @@ static size_t read_headers(po_request *request, const provider *provider, po_are
 static void note_apart(const event *e) {
     static const char *const names[] = {
         [OBS_IGNORED] = "ignored", [OBS_FOREIGN] = "foreign", [OBS_QUARANTINE] = "quarantined"};
-    if (e->obs.disposition == OBS_FACTS) {
+    if (e->obs.disposition == OBS_FACTS)
         return;
-    }
     po_count(m_apart, names[e->obs.disposition], 1);
     if (e->obs.disposition != OBS_IGNORED) {
         po_log(PO_WARN, "event recorded apart", PO_TEXT("disposition", names[e->obs.disposition]),
@@ -165,9 +158,8 @@ static void enter(po_request *request, const doors *d, const account *account) {
 static void tell_unknown(po_request *request) {
     static po_log_site site = {.name = "refused_unknown_account", .per_second = PO_LOG_REFUSALS};
     char peer[PO_PEER_SIZE], names[2][128];
-    if (!po_log_admit(&site)) {
+    if (!po_log_admit(&site))
         return;
-    }
     for (unsigned i = 0; i < 2; i++) {
         po_str segment = po_request_segment(request, i);
         (void)snprintf(names[i], sizeof names[i], "%.*s", (int)segment.n, segment.p);

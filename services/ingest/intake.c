@@ -102,9 +102,8 @@ static void answer_late(po_request *request, int64_t waited_ms) {
 // Answered, and gone.
 static void finish(intake *in, item *it, answer answer) {
     po_request *request = waiter_take(&it->waiter);
-    if (request) {
+    if (request)
         give_answer(request, answer, po_mono_ms() - it->waiter.since_ms);
-    }
     waiters_remove(in->waiters, &it->waiter);
     pthread_mutex_lock(&in->lock);
     in->bytes -= it->event.raw.n;
@@ -127,17 +126,15 @@ static void settle_items(writer *w, item **items, size_t n, mode mode);
 
 // A session that its server has ended meanwhile is replaced before it is used.
 static bool connect_writer(writer *w, po_err *err) {
-    if (w->pg && (w->renew || !po_pg_still_there(w->pg))) {
+    if (w->pg && (w->renew || !po_pg_still_there(w->pg)))
         po_pg_close(&w->pg);
-    }
     w->renew = false;
     return w->pg || store_open(w->in->options.pg, &w->pg, err);
 }
 
 static void finish_all(intake *in, item **items, size_t n, answer answer) {
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < n; i++)
         finish(in, items[i], answer);
-    }
 }
 
 static void finish_settled(writer *w, item **items, size_t n, const settle_report *report) {
@@ -157,16 +154,14 @@ static void finish_settled(writer *w, item **items, size_t n, const settle_repor
         finish(w->in, items[i], answer);
     }
     po_count(m_emitted, NULL, (int64_t)report->emitted);
-    if (report->emitted) {
+    if (report->emitted)
         po_ring_ring(w->in->options.ring);
-    }
 }
 
 static void give_back(writer *w, item **items, size_t n, const po_err *err) {
     static po_log_site site = {.name = "batch_not_stored", .per_second = PO_LOG_REFUSALS};
-    if (po_log_admit(&site)) {
+    if (po_log_admit(&site))
         po_log_err(PO_WARN, "batch not stored", err, PO_INT("events", n));
-    }
     w->renew = true;
     finish_all(w->in, items, n, ANSWER_BUSY);
 }
@@ -185,11 +180,10 @@ static bool is_closing(intake *in) {
 
 static void split(writer *w, item **items, size_t n, mode mode, const po_err *why) {
     settle_items(w, items, n / 2, mode);
-    if (is_over(items[n / 2])) {
+    if (is_over(items[n / 2]))
         give_back(w, items + n / 2, n - n / 2, why);
-    } else {
+    else
         settle_items(w, items + n / 2, n - n / 2, mode);
-    }
 }
 
 // The session, or its server, is in trouble, and nothing was committed: the same is done again by
@@ -197,9 +191,8 @@ static void split(writer *w, item **items, size_t n, mode mode, const po_err *wh
 static void next_session(writer *w, item **items, size_t n, mode mode, const po_err *why) {
     bool much = po_pg_is_too_much(why) && n > 1;
     w->renew = true;
-    if (much) {
+    if (much)
         w->most = n / 2;
-    }
     if ((!much && mode.renewed) || is_over(items[0]) || is_closing(w->in)) {
         give_back(w, items, n, why);
     } else if (much) {
@@ -248,9 +241,8 @@ static void next_step(writer *w, item **items, size_t n, mode mode, settle_phase
 
 static void settle_items(writer *w, item **items, size_t n, mode mode) {
     event *events[INTAKE_BATCH];
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < n; i++)
         events[i] = &items[i]->event;
-    }
     settle_options options = {.skip_locked = mode.skip_locked,
                               .lock_timeout_ms = mode.impatient ? 20 : 0,
                               .record_only = mode.record_only[0] ? mode.record_only : NULL};
@@ -270,9 +262,8 @@ static void settle_items(writer *w, item **items, size_t n, mode mode) {
         finish_settled(w, items, n, &report);
     }
     po_arena_free(&arena);
-    if (!ok) {
+    if (!ok)
         next_step(w, items, n, mode, report.phase, &err);
-    }
 }
 
 // --- Writers
@@ -310,13 +301,11 @@ static size_t wait_batch(intake *in, size_t most, item **items, bool *ret_closin
 // trouble has filled must not hold up the exit.
 static size_t keep_awaited(intake *in, item **items, size_t n) {
     size_t kept = 0;
-    for (size_t i = 0; i < n; i++) {
-        if (waiter_waits(&items[i]->waiter)) {
+    for (size_t i = 0; i < n; i++)
+        if (waiter_waits(&items[i]->waiter))
             items[kept++] = items[i];
-        } else {
+        else
             finish(in, items[i], ANSWER_BUSY);
-        }
-    }
     return kept;
 }
 
@@ -329,12 +318,10 @@ static void *writer_main(void *arg) {
         n = wait_batch(w->in, w->most, items, &closing);
         size_t kept = closing ? keep_awaited(w->in, items, n) : n;
         size_t most = w->most;
-        if (kept) {
+        if (kept)
             settle_items(w, items, kept, (mode){0});
-        }
-        if (kept && w->most == most) { // it was not too much
+        if (kept && w->most == most) // it was not too much
             w->most = 2 * most < INTAKE_BATCH ? 2 * most : INTAKE_BATCH;
-        }
     }
     po_pg_close(&w->pg);
     po_beat_end(w->beat);
@@ -346,9 +333,8 @@ static void *writer_main(void *arg) {
 bool intake_open(const intake_options *options, intake **ret_intake, po_err *err) {
     intake *in = calloc(1, sizeof *in);
     writer *writers = calloc(options->writers, sizeof *writers);
-    if (!in || !writers) {
+    if (!in || !writers)
         abort();
-    }
     in->options = *options;
     in->writers = writers;
     pthread_mutex_init(&in->lock, NULL);
@@ -413,25 +399,22 @@ bool intake_full(intake *in) {
 }
 
 void intake_finish(intake *in) {
-    if (!in || in->joined) {
+    if (!in || in->joined)
         return;
-    }
     pthread_mutex_lock(&in->lock);
     in->closing = true;
     pthread_cond_broadcast(&in->filled);
     pthread_mutex_unlock(&in->lock);
-    for (unsigned i = 0; i < in->options.writers; i++) {
+    for (unsigned i = 0; i < in->options.writers; i++)
         pthread_join(in->writers[i].thread, NULL);
-    }
     waiters_close(&in->waiters);
     in->joined = true;
 }
 
 void intake_close(intake **in) {
     intake *closed = *in;
-    if (!closed) {
+    if (!closed)
         return;
-    }
     intake_finish(closed);
     pthread_cond_destroy(&closed->filled);
     pthread_mutex_destroy(&closed->lock);

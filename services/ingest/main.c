@@ -36,11 +36,9 @@ static const po_setting SETTINGS[] = {
 
 // With anything else in it, or a space at its ends, no header can hold it and nobody is let in.
 static bool token_valid(po_str token) {
-    for (size_t i = 0; i < token.n; i++) {
-        if (token.p[i] < ' ' || token.p[i] > '~') {
+    for (size_t i = 0; i < token.n; i++)
+        if (token.p[i] < ' ' || token.p[i] > '~')
             return false;
-        }
-    }
     return po_str_trim(token).n == token.n;
 }
 
@@ -110,9 +108,8 @@ static bool prepare(const po_pg_options *pg_options, po_err *ret_err) {
     for (int attempt = 0; !po_stopping(); attempt++) {
         PO_AUTO(po_pg_close) po_pg *pg = NULL;
         po_err err = {0};
-        if (store_open(pg_options, &pg, &err)) {
+        if (store_open(pg_options, &pg, &err))
             return true;
-        }
         if (po_pg_is(&err, "setting")) {
             *ret_err = err;
             return false;
@@ -134,9 +131,8 @@ static bool start(const po_config *config, const po_pg_options *pg, const po_pg_
                              .token = po_config_text(config, "API_TOKEN"),
                              .threads = (unsigned)po_config_int(config, "ORDER_THREADS")};
     if (!accounts_load(po_config_text(config, "ACCOUNTS_FILE"), &p->accounts, err) ||
-        !po_ring_open(pg, "ingest", &p->ring, err)) {
+        !po_ring_open(pg, "ingest", &p->ring, err))
         return false;
-    }
     in.ring = orders.ring = p->ring;
     orders.accounts = p->accounts;
     return intake_open(&in, &p->in, err) && orders_open(&orders, &p->orders, err);
@@ -153,9 +149,8 @@ static bool start_workers(const po_config *config, const po_pg_options *pg, part
 // is memory freed that a request on a connection kept alive still looks at.
 static void drain(parts *p) {
     po_ready_set(false);
-    if (p->http) {
+    if (p->http)
         po_http_quiesce(p->http);
-    }
     sweep_stop(&p->sweep);
     po_work_stop(&p->undecided);
     intake_finish(p->in);

@@ -118,11 +118,9 @@ static const struct {
 
 // What fails under another code than these is the database's: its words are for the log alone.
 static unsigned status_of(const po_err *err) {
-    for (size_t i = 0; i < sizeof statuses / sizeof *statuses; i++) {
-        if (strcmp(err->code, statuses[i].code) == 0) {
+    for (size_t i = 0; i < sizeof statuses / sizeof *statuses; i++)
+        if (strcmp(err->code, statuses[i].code) == 0)
             return statuses[i].status;
-        }
-    }
     return 503;
 }
 
@@ -130,9 +128,8 @@ static void answer_error(po_request *request, const po_err *err) {
     unsigned status = status_of(err);
     if (status == 503) {
         static po_log_site site = {.name = "order_call_not_done", .per_second = PO_LOG_REFUSALS};
-        if (po_log_admit(&site)) {
+        if (po_log_admit(&site))
             po_log_err(PO_WARN, "order call not done", err);
-        }
         po_count(m_calls, "unavailable", 1);
         po_reply(request, 503, NULL,
                  po_s("{\"error\":{\"code\":\"unavailable\",\"message\":\"send it again\"}}"), 1);
@@ -155,22 +152,17 @@ static bool show(po_pg *pg, po_arena *arena, po_str order_id, json_t **ret_view,
     po_args *args = po_args_new(arena);
     po_arg_text(args, order_id);
     PO_AUTO(po_res_done) po_res *row = NULL;
-    if (!po_pg_run(pg, &SQL[SHOW_ORDER], args, &row, err)) {
+    if (!po_pg_run(pg, &SQL[SHOW_ORDER], args, &row, err))
         return false;
-    }
-    if (po_res_rows(row) == 0) {
+    if (po_res_rows(row) == 0)
         return po_fail(err, PO_REFUSED, "not_found", "no such order");
-    }
     json_t *view = json_object();
-    for (int i = 0; i < 9; i++) {
+    for (int i = 0; i < 9; i++)
         set_text(view, texts[i], row, i);
-    }
-    for (int i = 0; i < 5; i++) {
+    for (int i = 0; i < 5; i++)
         json_object_set_new(view, numbers[i], json_integer(po_res_i64(row, 0, 9 + i)));
-    }
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 3; i++)
         json_object_set_new(view, flags[i], json_boolean(po_res_bool(row, 0, 14 + i)));
-    }
     json_object_set_new(view, "qualification", json_integer(po_res_i64(row, 0, 17)));
     json_object_set_new(view, "sequence", json_integer(po_res_i64(row, 0, 18)));
     *ret_view = view;
@@ -199,9 +191,8 @@ static bool insert_order(po_tx *tx, po_arena *arena, const registration *r, bool
     po_args *args = po_args_new(arena);
     const po_str texts[] = {r->order_id, r->customer_id,        r->purpose,
                             r->item,     po_s(r->policy->name), r->profile};
-    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         po_arg_text(args, texts[i].p ? texts[i] : po_s(""));
-    }
     po_arg_texts(args, r->accounts, r->n_accounts);
     po_arg_bool(args, r->live);
     po_arg_text(args, po_s(r->price.unit.currency));
@@ -215,9 +206,8 @@ static bool insert_order(po_tx *tx, po_arena *arena, const registration *r, bool
     po_arg_bytea(args, (po_str){(const char *)content, sizeof content});
     po_arg_i32(args, REGISTRATION_VERSION);
     PO_AUTO(po_res_done) po_res *rows = NULL;
-    if (!po_pg_run(tx->pg, &SQL[PUT_ORDER], args, &rows, err)) {
+    if (!po_pg_run(tx->pg, &SQL[PUT_ORDER], args, &rows, err))
         return false;
-    }
     *ret_new = po_res_rows(rows) == 1;
     return true;
 }
@@ -245,15 +235,13 @@ static po_args *ref_args(po_arena *arena, const char *provider, po_str order_id,
 static bool insert_refs(po_tx *tx, po_arena *arena, const char *provider, po_str order_id,
                         const struct stated_ref *refs, size_t n, po_err *err) {
     PO_AUTO(po_res_done) po_res *rows = NULL;
-    if (n == 0) {
+    if (n == 0)
         return true;
-    }
     if (!po_pg_run(tx->pg, &SQL[PUT_REFS], ref_args(arena, provider, order_id, refs, n), NULL,
                    err) ||
         !po_pg_run(tx->pg, &SQL[COUNT_REFS], ref_args(arena, provider, order_id, refs, n), &rows,
-                   err)) {
+                   err))
         return false;
-    }
     return po_res_i64(rows, 0, 0) == (int64_t)n ||
            po_fail(err, PO_REFUSED, "reference_taken", "a reference belongs to another order");
 }
@@ -270,9 +258,8 @@ static bool append_contact(po_tx *tx, po_arena *arena, const registration *r, tr
     po_contact contact = {r->order_id, r->email, r->language};
     if (!po_pg_run(tx->pg, &SQL[PUT_CONTACT], args, NULL, err) ||
         !po_pg_run(tx->pg, &SQL[RAISE_SEQUENCE], raise, &rows, err) ||
-        !po_contact_write(&contact, &body, err)) {
+        !po_contact_write(&contact, &body, err))
         return false;
-    }
     int64_t now_us = po_now_us();
     po_outbox_row row = {.topic = po_s(PO_TOPIC_CONTACTS),
                          .key = r->order_id,
@@ -306,9 +293,8 @@ static bool is_contact_new(po_tx *tx, po_arena *arena, const registration *r, bo
     po_args *args = po_args_new(arena);
     po_arg_text(args, r->order_id);
     PO_AUTO(po_res_done) po_res *row = NULL;
-    if (!po_pg_run(tx->pg, &SQL[READ_CONTACT], args, &row, err)) {
+    if (!po_pg_run(tx->pg, &SQL[READ_CONTACT], args, &row, err))
         return false;
-    }
     bool same = po_res_rows(row) == 1 && po_str_eq(po_res_text(row, 0, 0), r->email) &&
                 po_str_eq(po_res_text(row, 0, 1), r->language);
     *ret_new = r->email.n && !same;
@@ -321,9 +307,8 @@ static bool compare_order(po_tx *tx, po_arena *arena, const registration *r, tra
     po_args *args = po_args_new(arena);
     po_arg_text(args, r->order_id);
     PO_AUTO(po_res_done) po_res *row = NULL;
-    if (!po_pg_run(tx->pg, &SQL[LOCK_ORDER], args, &row, err)) {
+    if (!po_pg_run(tx->pg, &SQL[LOCK_ORDER], args, &row, err))
         return false;
-    }
     if (po_res_rows(row) == 0) {
         return po_fail(err, PO_RETRY, "40001", "order %s was neither inserted nor found",
                        r->order_id.p);
@@ -352,9 +337,8 @@ static bool run_register(orders *o, const job *job, po_pg *pg, answer *ret_answe
     json_decref(body);
     PO_AUTO(po_tx_done) po_tx tx = {0};
     bool is_new = false, contact = false;
-    if (!ok || !po_tx_begin(pg, &tx, err) || !insert_order(&tx, arena, &r, &is_new, err)) {
+    if (!ok || !po_tx_begin(pg, &tx, err) || !insert_order(&tx, arena, &r, &is_new, err))
         return false;
-    }
     if (is_new) {
         contact = r.email.n > 0;
         ok = (!contact || append_contact(&tx, arena, &r, job->trace, err)) &&
@@ -367,9 +351,8 @@ static bool run_register(orders *o, const job *job, po_pg *pg, answer *ret_answe
         json_decref(view);
         return false;
     }
-    if (contact) {
+    if (contact)
         po_ring_ring(o->options.ring);
-    }
     *ret_answer = (answer){is_new ? 201 : 200, view};
     return true;
 }
@@ -392,9 +375,8 @@ static bool hold_one(po_pg *pg, po_tx *tx, po_arena *arena, po_str order_id, hel
               store_send_hold(pg, arena, &order_id, 1, false, err) &&
               po_pipe_sync(pg, results, 1 + STORE_HOLD_SENDS, err) &&
               store_read_hold(arena, results + 1, ret_held, &n, err);
-    for (size_t i = 0; i < 1 + STORE_HOLD_SENDS; i++) {
+    for (size_t i = 0; i < 1 + STORE_HOLD_SENDS; i++)
         po_res_done(&results[i]);
-    }
     return ok && (n == 1 || po_fail(err, PO_REFUSED, "not_found", "no such order"));
 }
 
@@ -422,18 +404,15 @@ static bool run_cancel(orders *o, const job *job, po_pg *pg, answer *ret_answer,
     held_order *held = NULL;
     decision decision;
     PO_AUTO(po_tx_done) po_tx tx = {0};
-    if (!hold_one(pg, &tx, arena, job->order_id, &held, err)) {
+    if (!hold_one(pg, &tx, arena, job->order_id, &held, err))
         return false;
-    }
     bool repeat = held->order.canceled_by_shop;
     if (!decide_cancel(&held->order, &held->facts, &decision, err) ||
-        (!repeat && !write_cancel(pg, &tx, arena, held, &decision, job->trace, err))) {
+        (!repeat && !write_cancel(pg, &tx, arena, held, &decision, job->trace, err)))
         return false;
-    }
     po_tx_done(&tx);
-    if (!repeat && decision.emits != EVENT_NONE) {
+    if (!repeat && decision.emits != EVENT_NONE)
         po_ring_ring(o->options.ring);
-    }
     ret_answer->status = 200;
     return show(pg, arena, job->order_id, &ret_answer->view, err);
 }
@@ -444,18 +423,15 @@ static bool add_refs(po_tx *tx, po_arena *arena, po_str order_id, const json_t *
     po_args *args = po_args_new(arena);
     po_arg_text(args, order_id);
     PO_AUTO(po_res_done) po_res *row = NULL;
-    if (!po_pg_run(tx->pg, &SQL[LOCK_ORDER], args, &row, err)) {
+    if (!po_pg_run(tx->pg, &SQL[LOCK_ORDER], args, &row, err))
         return false;
-    }
-    if (po_res_rows(row) == 0) {
+    if (po_res_rows(row) == 0)
         return po_fail(err, PO_REFUSED, "not_found", "no such order");
-    }
     const policy *policy = policy_find(po_res_text(row, 0, 1));
     struct stated_ref *refs;
     size_t n;
-    if (!policy) {
+    if (!policy)
         return po_fail(err, PO_BUG, "order_row", "the order's policy is not of this version");
-    }
     return registration_read_refs(list, policy, po_res_text(row, 0, 2), arena, &refs, &n, err) &&
            insert_refs(tx, arena, policy->provider, order_id, refs, n, err) &&
            wake(tx, arena, policy->provider, order_id, refs, n, err);
@@ -485,9 +461,8 @@ static bool run_add_refs(orders *o, const job *job, po_pg *pg, answer *ret_answe
 
 static job *next_job(orders *o) {
     pthread_mutex_lock(&o->lock);
-    while (!o->first && !o->closing) {
+    while (!o->first && !o->closing)
         pthread_cond_wait(&o->filled, &o->lock);
-    }
     job *taken = o->first;
     if (taken) {
         o->first = taken->next;
@@ -500,9 +475,8 @@ static job *next_job(orders *o) {
 
 // A session that its server has ended meanwhile is replaced before it is used.
 static bool connect(orders *o, po_pg **pg, po_err *err) {
-    if (*pg && !po_pg_still_there(*pg)) {
+    if (*pg && !po_pg_still_there(*pg))
         po_pg_close(pg);
-    }
     return *pg || store_open(o->options.pg, pg, err);
 }
 
@@ -513,22 +487,20 @@ static bool run_job(orders *o, const job *job, po_pg **pg, answer *ret_answer, p
     for (int attempt = 0; !done && lost && attempt < 2 && connect(o, pg, err); attempt++) {
         done = job->run(o, job, *pg, ret_answer, err);
         lost = !done && err->kind == PO_RETRY && !po_pg_alive(*pg);
-        if (!done && err->kind != PO_REFUSED && !po_pg_is(err, "55P03")) {
+        if (!done && err->kind != PO_REFUSED && !po_pg_is(err, "55P03"))
             po_pg_close(pg);
-        }
     }
     return done;
 }
 
 static void finish(orders *o, job *job, bool done, const answer *answer, const po_err *err) {
     po_request *request = waiter_take(&job->waiter);
-    if (request && done) {
+    if (request && done)
         answer_view(request, answer);
-    } else if (request) {
+    else if (request)
         answer_error(request, err);
-    } else {
+    else
         json_decref(answer->view);
-    }
     waiters_remove(o->waiters, &job->waiter);
     pthread_mutex_lock(&o->lock);
     o->bytes -= job->body.n;
@@ -539,9 +511,8 @@ static void finish(orders *o, job *job, bool done, const answer *answer, const p
 
 // A command's outcome; reads change nothing and are not told.
 static void tell_call(const job *job, bool done, const answer *answer, const po_err *err) {
-    if (job->run == run_show) {
+    if (job->run == run_show)
         return;
-    }
     const char *named = json_string_value(json_object_get(answer->view, "order_id"));
     po_log_outcome("order_call", "order call",
                    PO_TEXT("call", job->run == run_register ? "register"
@@ -585,9 +556,8 @@ static bool put(orders *o, job *job, po_request *request) {
 
 static void enqueue(po_request *request, orders *o, bool names_order,
                     bool (*run)(orders *, const job *, po_pg *, answer *, po_err *)) {
-    if (!po_request_authorized(request, o->options.token)) {
+    if (!po_request_authorized(request, o->options.token))
         return; // answered: 401
-    }
     PO_AUTO(po_arena_free) po_arena *arena = po_arena_new();
     job *made = po_alloc(arena, sizeof *made);
     made->arena = arena;
@@ -628,9 +598,8 @@ void orders_add_refs(po_request *request, void *orders) {
 
 bool orders_open(const orders_options *options, orders **ret_orders, po_err *err) {
     orders *o = calloc(1, sizeof *o);
-    if (!o || !(o->threads = calloc(options->threads, sizeof *o->threads))) {
+    if (!o || !(o->threads = calloc(options->threads, sizeof *o->threads)))
         abort();
-    }
     o->options = *options;
     pthread_mutex_init(&o->lock, NULL);
     pthread_cond_init(&o->filled, NULL);
@@ -649,24 +618,21 @@ bool orders_open(const orders_options *options, orders **ret_orders, po_err *err
 }
 
 void orders_finish(orders *o) {
-    if (!o) {
+    if (!o)
         return;
-    }
     pthread_mutex_lock(&o->lock);
     o->closing = true;
     pthread_cond_broadcast(&o->filled);
     pthread_mutex_unlock(&o->lock);
-    for (; o->running; o->running--) {
+    for (; o->running; o->running--)
         pthread_join(o->threads[o->running - 1], NULL);
-    }
     waiters_close(&o->waiters);
 }
 
 void orders_close(orders **orders) {
     struct orders *o = *orders;
-    if (!o) {
+    if (!o)
         return;
-    }
     orders_finish(o);
     pthread_cond_destroy(&o->filled);
     pthread_mutex_destroy(&o->lock);

@@ -66,9 +66,8 @@ typedef struct batch {
 
 static int compare_keys(const event *a, const event *b) {
     int c = po_str_cmp(a->provider, b->provider);
-    if (!c) {
+    if (!c)
         c = po_str_cmp(a->alias, b->alias);
-    }
     return c ? c : po_str_cmp(a->obs.event_id, b->obs.event_id);
 }
 
@@ -86,17 +85,15 @@ static int compare_keyed(const void *a, const void *b) {
 // Sorts by key, folds repeats inside the batch.
 static void sort_keys(batch *b) {
     keyed *sorted = po_alloc_array(b->arena, b->n, sizeof *sorted);
-    for (size_t i = 0; i < b->n; i++) {
+    for (size_t i = 0; i < b->n; i++)
         sorted[i] = (keyed){b->events[i], i};
-    }
     qsort(sorted, b->n, sizeof *sorted, compare_keyed);
     b->keys = po_alloc_array(b->arena, b->n, sizeof *b->keys);
     b->unique = po_alloc_array(b->arena, b->n, sizeof *b->unique);
     for (size_t i = 0; i < b->n; i++) {
         b->keys[i] = sorted[i].event;
-        if (i == 0 || compare_keys(b->keys[i - 1], b->keys[i]) != 0) {
+        if (i == 0 || compare_keys(b->keys[i - 1], b->keys[i]) != 0)
             b->unique[b->n_unique++] = b->keys[i];
-        }
     }
 }
 
@@ -139,37 +136,31 @@ static size_t named_orders(const batch *b, po_str *out) {
     size_t n = 0;
     for (size_t i = 0; i < b->n_unique; i++) {
         const event *e = b->unique[i];
-        if (e->obs.disposition != OBS_FACTS) {
+        if (e->obs.disposition != OBS_FACTS)
             continue;
-        }
-        if (e->obs.order_id.n) {
+        if (e->obs.order_id.n)
             out[n++] = e->obs.order_id;
-        }
-        if (e->obs.client_reference.n && e->account && e->account->client_reference) {
+        if (e->obs.client_reference.n && e->account && e->account->client_reference)
             out[n++] = e->obs.client_reference;
-        }
     }
     return n;
 }
 
 static bool send_first(batch *b, size_t *ret_sends, po_tx *tx, po_err *err) {
-    if (!po_tx_send_begin(b->pg, tx, err)) {
+    if (!po_tx_send_begin(b->pg, tx, err))
         return false;
-    }
     *ret_sends = 1;
     if (b->options->lock_timeout_ms) {
         po_args *args = po_args_new(b->arena);
         po_arg_text(args, po_s(po_printf(b->arena, "%d", b->options->lock_timeout_ms)));
         *ret_sends += 1;
-        if (!po_pipe_send(b->pg, &SQL[SET_LOCK_TIMEOUT], args, err)) {
+        if (!po_pipe_send(b->pg, &SQL[SET_LOCK_TIMEOUT], args, err))
             return false;
-        }
     }
     if (!b->options->token) {
         *ret_sends += 1;
-        if (!store_send_events(b->pg, b->arena, b->unique, b->n_unique, err)) {
+        if (!store_send_events(b->pg, b->arena, b->unique, b->n_unique, err))
             return false;
-        }
     }
     return true;
 }
@@ -185,11 +176,10 @@ static void note_recorded(batch *b, const po_res *rows) {
         size_t low = 0, high = b->n_unique;
         while (low < high) {
             size_t middle = (low + high) / 2;
-            if (compare_keys(b->unique[middle], &key) < 0) {
+            if (compare_keys(b->unique[middle], &key) < 0)
                 low = middle + 1;
-            } else {
+            else
                 high = middle;
-            }
         }
         b->unique[low]->id = po_res_i64(rows, row, 0);
         b->unique[low]->same = EVENT_RECORDED;
@@ -201,34 +191,26 @@ static bool first_flight(batch *b, po_tx *tx, po_err *err) {
     ask_refs(b);
     po_str *orders = po_alloc_array(b->arena, 2 * b->n_unique, sizeof *orders);
     size_t n_orders = b->options->record_only ? 0 : named_orders(b, orders);
-    if (b->options->record_only) {
+    if (b->options->record_only)
         b->n_asked = 0;
-    }
-    if (!send_first(b, &sends, tx, err)) {
+    if (!send_first(b, &sends, tx, err))
         return false;
-    }
     size_t recorded_at = sends - 1, refs_at = sends, routes_at = sends + (b->n_asked > 0);
-    if (b->n_asked && !store_send_refs(b->pg, b->arena, b->asked, b->n_asked, err)) {
+    if (b->n_asked && !store_send_refs(b->pg, b->arena, b->asked, b->n_asked, err))
         return false;
-    }
-    if (n_orders && !store_send_routes(b->pg, b->arena, orders, n_orders, err)) {
+    if (n_orders && !store_send_routes(b->pg, b->arena, orders, n_orders, err))
         return false;
-    }
     sends = routes_at + (n_orders > 0);
     po_res *results[6] = {0};
     bool ok = po_pipe_sync(b->pg, results, sends, err);
-    if (ok && !b->options->token) {
+    if (ok && !b->options->token)
         note_recorded(b, results[recorded_at]);
-    }
-    if (ok && b->n_asked) {
+    if (ok && b->n_asked)
         b->refs = po_take(&results[refs_at]);
-    }
-    if (ok && n_orders) {
+    if (ok && n_orders)
         b->routes = po_take(&results[routes_at]);
-    }
-    for (size_t i = 0; i < sends; i++) {
+    for (size_t i = 0; i < sends; i++)
         po_res_done(&results[i]);
-    }
     return ok;
 }
 
@@ -249,21 +231,17 @@ typedef struct route {
 enum { ROUTE_MAX = 4 }; // orders that an event may touch
 
 static void add_route(route *r, po_str order_id) {
-    for (size_t i = 0; i < r->n; i++) {
-        if (po_str_eq(r->orders[i], order_id)) {
+    for (size_t i = 0; i < r->n; i++)
+        if (po_str_eq(r->orders[i], order_id))
             return;
-        }
-    }
-    if (r->n < 2) {
+    if (r->n < 2)
         r->orders[r->n++] = order_id;
-    }
 }
 
 static void note_ref(route *r, po_str order_id, po_str payment) {
     add_route(r, order_id);
-    if (payment.n) {
+    if (payment.n)
         r->payment = payment;
-    }
 }
 
 // First row of `rows` whose order id is not below this one; they come by id.
@@ -271,11 +249,10 @@ static int route_row(const po_res *rows, po_str order_id) {
     int low = 0, high = po_res_rows(rows);
     while (low < high) {
         int middle = low + (high - low) / 2;
-        if (po_str_cmp(po_res_text(rows, middle, 0), order_id) < 0) {
+        if (po_str_cmp(po_res_text(rows, middle, 0), order_id) < 0)
             low = middle + 1;
-        } else {
+        else
             high = middle;
-        }
     }
     return low;
 }
@@ -289,14 +266,12 @@ static bool may_pay(const po_res *rows, int row, const event *e) {
 }
 
 static void note_named(const batch *b, route *r, const event *e, po_str order_id) {
-    if (!order_id.n || !b->routes) {
+    if (!order_id.n || !b->routes)
         return;
-    }
     int row = route_row(b->routes, order_id);
     if (row == po_res_rows(b->routes) || !po_str_eq(po_res_text(b->routes, row, 0), order_id) ||
-        (e->account && !may_pay(b->routes, row, e))) {
+        (e->account && !may_pay(b->routes, row, e)))
         return;
-    }
     if (r->n == 0) {
         r->named = true;
         add_route(r, order_id);
@@ -304,9 +279,8 @@ static void note_named(const batch *b, route *r, const event *e, po_str order_id
     bool there = po_str_eq(order_id, r->orders[0]) ||
                  (r->n == 2 && po_str_eq(order_id, r->orders[1])) ||
                  (r->n_elsewhere && po_str_eq(order_id, r->elsewhere[0]));
-    if (!there) {
+    if (!there)
         r->elsewhere[r->n_elsewhere++] = order_id;
-    }
 }
 
 // First row of b->refs whose index is not below `index`.
@@ -314,11 +288,10 @@ static int ref_row(const batch *b, size_t index) {
     int low = 0, high = b->refs ? po_res_rows(b->refs) : 0;
     while (low < high) {
         int middle = low + (high - low) / 2;
-        if ((size_t)po_res_i64(b->refs, middle, 0) < index) {
+        if ((size_t)po_res_i64(b->refs, middle, 0) < index)
             low = middle + 1;
-        } else {
+        else
             high = middle;
-        }
     }
     return low;
 }
@@ -326,15 +299,13 @@ static int ref_row(const batch *b, size_t index) {
 // Taught references by a hash of their value: its slot holds the place in writes.taught + 1, or 0.
 static uint32_t *taught_slot(const batch *b, const event *e, const reference *ref) {
     uint64_t hash = 14695981039346656037U; // FNV-1a
-    for (size_t i = 0; i < ref->value.n; i++) {
+    for (size_t i = 0; i < ref->value.n; i++)
         hash = (hash ^ (uint8_t)ref->value.p[i]) * 1099511628211U;
-    }
     for (size_t at = hash & b->taught_mask;; at = (at + 1) & b->taught_mask) {
         const known_ref *t = b->taught_at[at] ? &b->writes.taught[b->taught_at[at] - 1] : NULL;
         if (!t || (po_str_eq(t->value, ref->value) && po_str_eq(t->kind, ref->kind) &&
-                   po_str_eq(t->provider, e->provider) && po_str_eq(t->account, e->alias))) {
+                   po_str_eq(t->provider, e->provider) && po_str_eq(t->account, e->alias)))
             return &b->taught_at[at];
-        }
     }
 }
 
@@ -352,9 +323,8 @@ static bool note_known(const batch *b, route *r, const event *e, size_t i) {
     bool known = false;
     po_str own = {0};
     for (int row = first; row < end; row++) {
-        if (!po_str_eq(po_res_text(b->refs, row, 1), e->alias)) {
+        if (!po_str_eq(po_res_text(b->refs, row, 1), e->alias))
             continue;
-        }
         known = true;
         if (po_res_bool(b->refs, row, 4) == e->account->live) {
             own = po_res_text(b->refs, row, 2);
@@ -417,12 +387,10 @@ static route find_routes(const batch *b, const event *e, bool ret_unknown[OBS_MA
     // What the shop's server wrote beats what a visitor can set: on the event itself, or on another
     // one of this payment. An event that says a name of its own waits for that order.
     note_named(b, &found, e, e->obs.order_id);
-    if (!e->obs.order_id.n) {
+    if (!e->obs.order_id.n)
         note_claims(b, &found, e);
-    }
-    if (e->account && e->account->client_reference) {
+    if (e->account && e->account->client_reference)
         note_named(b, &found, e, e->obs.client_reference);
-    }
     return found;
 }
 
@@ -439,25 +407,20 @@ static size_t orders_to_hold(const batch *b, po_str **ret_ids) {
     size_t n = 0;
     for (size_t i = 0; i < b->n_unique; i++) {
         const event *e = b->unique[i];
-        if (!e->id || e->obs.disposition != OBS_FACTS) {
+        if (!e->id || e->obs.disposition != OBS_FACTS)
             continue;
-        }
         bool unknown[OBS_MAX];
         route found = find_routes(b, e, unknown);
-        for (size_t r = 0; r < found.n; r++) {
+        for (size_t r = 0; r < found.n; r++)
             ids[n++] = found.orders[r];
-        }
-        for (size_t r = 0; r < found.n_elsewhere; r++) {
+        for (size_t r = 0; r < found.n_elsewhere; r++)
             ids[n++] = found.elsewhere[r];
-        }
     }
     qsort(ids, n, sizeof *ids, compare_ids);
     size_t kept = 0;
-    for (size_t i = 0; i < n; i++) {
-        if (kept == 0 || !po_str_eq(ids[kept - 1], ids[i])) {
+    for (size_t i = 0; i < n; i++)
+        if (kept == 0 || !po_str_eq(ids[kept - 1], ids[i]))
             ids[kept++] = ids[i];
-        }
-    }
     *ret_ids = ids;
     return kept;
 }
@@ -499,28 +462,23 @@ static bool note_same(batch *b, const po_res *stored, po_err *err) {
 static bool second_flight(batch *b, po_err *err) {
     event **repeats = po_alloc_array(b->arena, b->n_unique + 1, sizeof *repeats);
     size_t n_repeats = 0;
-    for (size_t i = 0; !b->options->token && i < b->n_unique; i++) {
-        if (!b->unique[i]->id) {
+    for (size_t i = 0; !b->options->token && i < b->n_unique; i++)
+        if (!b->unique[i]->id)
             repeats[n_repeats++] = b->unique[i];
-        }
-    }
     po_str *ids = NULL;
     size_t n_ids = b->options->record_only ? 0 : orders_to_hold(b, &ids);
-    if (n_repeats && !store_send_compare(b->pg, b->arena, repeats, n_repeats, err)) {
+    if (n_repeats && !store_send_compare(b->pg, b->arena, repeats, n_repeats, err))
         return false;
-    }
-    if (n_ids && !store_send_hold(b->pg, b->arena, ids, n_ids, b->options->skip_locked, err)) {
+    if (n_ids && !store_send_hold(b->pg, b->arena, ids, n_ids, b->options->skip_locked, err))
         return false;
-    }
     size_t sends = (n_repeats ? 1U : 0U) + (n_ids ? STORE_HOLD_SENDS : 0U);
     po_res *results[1 + STORE_HOLD_SENDS] = {0};
     bool ok = sends == 0 || po_pipe_sync(b->pg, results, sends, err);
     ok = ok && (b->options->token || note_same(b, n_repeats ? results[0] : NULL, err));
     ok = ok && (n_ids == 0 ||
                 store_read_hold(b->arena, &results[n_repeats > 0], &b->held, &b->n_held, err));
-    for (size_t i = 0; i < sends; i++) {
+    for (size_t i = 0; i < sends; i++)
         po_res_done(&results[i]);
-    }
     return ok;
 }
 
@@ -542,14 +500,12 @@ static void wait_for_order(batch *b, const event *e) {
         w->awaits[w->n_awaits++] =
             await_ref(b->arena, e->provider, e->alias, e->obs.refs[i].kind, e->obs.refs[i].value);
     }
-    if (e->obs.order_id.n) {
+    if (e->obs.order_id.n)
         w->awaits[w->n_awaits++] = await_order(b->arena, e->obs.order_id);
-    }
     bool counts = e->account && e->account->client_reference;
     w->stranger = w->n_awaits == e->obs.n_refs && !(counts && e->obs.client_reference.n);
-    if (e->obs.client_reference.n) { // also where it does not count: the setting may be mended
+    if (e->obs.client_reference.n) // also where it does not count: the setting may be mended
         w->awaits[w->n_awaits++] = await_order(b->arena, e->obs.client_reference);
-    }
 }
 
 // Waits until a reference is known, and claims them all: the payment may lead nowhere but here.
@@ -559,9 +515,8 @@ static void wait_for_reference(batch *b, const event *e, po_str order_id) {
         const reference *ref = &e->obs.refs[i];
         reference claim = {claim_kind(b, ref), ref->value, {0}};
         (void)claimed_order(b, e, i, &there);
-        if (there) {
+        if (there)
             continue;
-        }
         b->writes.taught[b->writes.n_taught++] =
             (known_ref){e->provider, claim.kind, claim.value, e->alias, order_id, po_s("")};
         *taught_slot(b, e, &claim) = (uint32_t)b->writes.n_taught;
@@ -581,9 +536,8 @@ static void teach(batch *b, const event *e, const bool unknown[OBS_MAX], po_str 
     for (size_t i = 0; i < e->obs.n_refs; i++) {
         const reference *ref = &e->obs.refs[i];
         uint32_t *slot = unknown[i] ? taught_slot(b, e, ref) : NULL;
-        if (!slot || *slot) {
+        if (!slot || *slot)
             continue;
-        }
         b->writes.taught[b->writes.n_taught++] =
             (known_ref){e->provider, ref->kind, ref->value, e->alias, order_id, ref->payment};
         *slot = (uint32_t)b->writes.n_taught;
@@ -684,11 +638,9 @@ static bool payment_known(batch *b, const event *e, const held_order *held, cons
         w->awaits[w->n_awaits++] = await_payment(b->arena, e->provider, e->alias, payment);
         return false;
     }
-    for (size_t i = 0; i < obs->n_facts; i++) {
-        if (obs->facts[i].kind == FACT_REFUND || obs->facts[i].kind == FACT_REFUND_TOTAL) {
+    for (size_t i = 0; i < obs->n_facts; i++)
+        if (obs->facts[i].kind == FACT_REFUND || obs->facts[i].kind == FACT_REFUND_TOTAL)
             obs->facts[i].payment = payment;
-        }
-    }
     return true;
 }
 
@@ -697,29 +649,25 @@ static bool payment_known(batch *b, const event *e, const held_order *held, cons
 // has said whose they are: it waits until one of them is known, and its claim counts where the money
 // leads nowhere.
 static bool name_counts(const event *e) {
-    for (size_t i = 0; i < e->obs.n_facts; i++) {
-        if (e->obs.facts[i].kind == FACT_PAYMENT) {
+    for (size_t i = 0; i < e->obs.n_facts; i++)
+        if (e->obs.facts[i].kind == FACT_PAYMENT)
             return true;
-        }
-    }
     return e->obs.n_refs == 0;
 }
 
 // And only money that came teaches by it: of two sessions' worth of names the paid one's counts.
 static bool may_teach(const event *e, const route *found) {
     bool paid = false;
-    for (size_t i = 0; i < e->obs.n_facts; i++) {
+    for (size_t i = 0; i < e->obs.n_facts; i++)
         paid |= e->obs.facts[i].kind == FACT_PAYMENT && e->obs.facts[i].state == STATE_PAID;
-    }
     return !found->named || paid;
 }
 
 static bool hold_all(const batch *b, const po_str *ids, size_t n, held_order **ret_held) {
     for (size_t i = 0; i < n; i++) {
         ret_held[i] = find_held(b, ids[i]);
-        if (!ret_held[i]) {
+        if (!ret_held[i])
             return false;
-        }
     }
     return true;
 }
@@ -742,9 +690,8 @@ static void decide_event(batch *b, event *e) {
         return;
     }
     if (found.n == 2 || found.foreign) {
-        for (size_t i = 0; i < found.n; i++) {
+        for (size_t i = 0; i < found.n; i++)
             decide_mismatch(b, e, held[i], found.n == 2 ? "route_conflict" : found.foreign);
-        }
         return;
     }
     observation *obs = po_alloc(b->arena, sizeof *obs);
@@ -753,19 +700,16 @@ static void decide_event(batch *b, event *e) {
         teach(b, e, unknown, held[0]->order.id);
         learn_payments(b, e);
     }
-    if (obs->needs_payment && !payment_known(b, e, held[0], &found, obs)) {
+    if (obs->needs_payment && !payment_known(b, e, held[0], &found, obs))
         return;
-    }
-    for (size_t i = 0; i < found.n_elsewhere; i++) {
+    for (size_t i = 0; i < found.n_elsewhere; i++)
         decide_mismatch(b, e, elsewhere[i], "named_elsewhere");
-    }
     if (obs->n_facts) {
         decide_on(b, e, held[0], obs);
         wake_payments(b, e);
     }
-    if (!e->account) {
+    if (!e->account)
         held[0]->expiry_swept = true;
-    }
 }
 
 static void decide_all(batch *b) {
@@ -783,14 +727,12 @@ static void decide_all(batch *b) {
     for (size_t i = 0; i < b->n; i++) {
         event *e = b->events[i];
         e->outcome = NULL; // of an attempt that failed
-        if (!e->id || e->obs.disposition != OBS_FACTS) {
+        if (!e->id || e->obs.disposition != OBS_FACTS)
             continue;
-        }
-        if (b->options->record_only) {
+        if (b->options->record_only)
             leave_waiting(b, e, "failed")->error = po_s(b->options->record_only);
-        } else {
+        else
             decide_event(b, e);
-        }
     }
     w->orders = b->held;
     w->n_orders = b->n_held;
@@ -802,12 +744,10 @@ static void decide_all(batch *b) {
 static int compare_taught(const void *a, const void *b) {
     const known_ref *x = a, *y = b;
     int c = po_str_cmp(x->provider, y->provider);
-    if (!c) {
+    if (!c)
         c = po_str_cmp(x->kind, y->kind);
-    }
-    if (!c) {
+    if (!c)
         c = po_str_cmp(x->value, y->value);
-    }
     return c ? c : po_str_cmp(x->account, y->account);
 }
 
@@ -821,14 +761,11 @@ static int compare_conflicts(const void *a, const void *b) {
 static bool send_conflicts(batch *b, size_t *sends, po_err *err) {
     event **conflicts = po_alloc_array(b->arena, b->n + 1, sizeof *conflicts);
     size_t n = 0;
-    for (size_t i = 0; i < b->n; i++) {
-        if (b->keys[i]->same == EVENT_CONFLICT) {
+    for (size_t i = 0; i < b->n; i++)
+        if (b->keys[i]->same == EVENT_CONFLICT)
             conflicts[n++] = b->keys[i];
-        }
-    }
-    if (n == 0 || b->options->token) {
+    if (n == 0 || b->options->token)
         return true;
-    }
     qsort(conflicts, n, sizeof *conflicts, compare_conflicts);
     *sends += 1;
     return store_send_conflicts(b->pg, b->arena, conflicts, n, err);
@@ -838,9 +775,8 @@ static bool send_conflicts(batch *b, size_t *sends, po_err *err) {
 // all are there still, under our token.
 static bool hold_rows(batch *b, size_t sends, bool *ret_ours, po_err *err) {
     int64_t *ids = po_alloc_array(b->arena, b->n, sizeof *ids);
-    for (size_t i = 0; i < b->n; i++) {
+    for (size_t i = 0; i < b->n; i++)
         ids[i] = b->events[i]->id;
-    }
     po_args *args = po_args_new(b->arena);
     po_arg_i64s(args, ids, b->n);
     po_arg_uuid(args, *b->options->token);
@@ -849,13 +785,11 @@ static bool hold_rows(batch *b, size_t sends, bool *ret_ours, po_err *err) {
     bool ok = po_pipe_send(b->pg, &SQL[HOLD_UNDECIDED], args, err) &&
               po_pipe_sync(b->pg, results, sends + 1, err);
     size_t ours = 0;
-    for (int row = 0; ok && row < po_res_rows(results[sends]); row++) {
+    for (int row = 0; ok && row < po_res_rows(results[sends]); row++)
         ours += po_res_bool(results[sends], row, 0);
-    }
     *ret_ours = ours == b->n;
-    for (size_t i = 0; ok && i <= sends; i++) {
+    for (size_t i = 0; ok && i <= sends; i++)
         po_res_done(&results[i]);
-    }
     return ok;
 }
 
@@ -882,13 +816,11 @@ static bool send_postponed(batch *b, const waiting *rows, size_t n, po_err *err)
 static bool send_rows(batch *b, const waiting *waitings, size_t n_waitings, po_err *err) {
     int64_t *decided = po_alloc_array(b->arena, b->n, sizeof *decided);
     size_t n = 0, waits = 0;
-    for (size_t i = 0; i < b->n; i++) {
-        if (waits < n_waitings && waitings[waits].event == b->events[i]->id) {
+    for (size_t i = 0; i < b->n; i++)
+        if (waits < n_waitings && waitings[waits].event == b->events[i]->id)
             waits++;
-        } else {
+        else
             decided[n++] = b->events[i]->id;
-        }
-    }
     po_args *args = po_args_new(b->arena);
     po_arg_i64s(args, decided, n);
     return (n == 0 || po_pipe_send(b->pg, &SQL[DROP_UNDECIDED], args, err)) &&
@@ -897,30 +829,25 @@ static bool send_rows(batch *b, const waiting *waitings, size_t n_waitings, po_e
 
 static bool third_flight(batch *b, po_tx *tx, po_err *err) {
     size_t sends = 0;
-    if (b->writes.n_taught) {
+    if (b->writes.n_taught)
         qsort(b->writes.taught, b->writes.n_taught, sizeof *b->writes.taught, compare_taught);
-    }
     size_t waits = b->writes.n_waitings;
-    if (b->options->token) {
+    if (b->options->token)
         b->writes.n_waitings = 0; // the rows are there already
-    }
     if (!send_conflicts(b, &sends, err) ||
-        !store_send_writes(b->pg, b->arena, &b->writes, &sends, err)) {
+        !store_send_writes(b->pg, b->arena, &b->writes, &sends, err))
         return false;
-    }
     if (b->options->token) {
         bool ours = false;
-        if (!hold_rows(b, sends, &ours, err)) {
+        if (!hold_rows(b, sends, &ours, err))
             return false;
-        }
         b->report->lost_lease = !ours;
         if (!ours) {
             po_tx_rollback(tx);
             return true;
         }
-        if (!send_rows(b, b->writes.waitings, waits, err)) {
+        if (!send_rows(b, b->writes.waitings, waits, err))
             return false;
-        }
     }
     return store_send_wake(b->pg, b->arena, &b->writes, &sends, err) && po_tx_commit(tx, err);
 }
@@ -950,9 +877,8 @@ bool settle(po_pg *pg, po_arena *arena, event *const *events, size_t n,
     po_res_done(&b.refs);
     po_res_done(&b.routes);
     po_err ignored;
-    if (ok && !po_pipe_end(pg, &ignored)) {
+    if (ok && !po_pipe_end(pg, &ignored))
         return true; // committed all the same; the pool drops the connection
-    }
     return ok;
 }
 

@@ -174,9 +174,8 @@ static bool check_durable(po_pg *pg, po_err *err) {
     static const po_stmt show = {"show_synchronous_commit",
                                  "SELECT current_setting('synchronous_commit')"};
     PO_AUTO(po_res_done) po_res *row = NULL;
-    if (!po_pg_run(pg, &show, NULL, &row, err)) {
+    if (!po_pg_run(pg, &show, NULL, &row, err))
         return false;
-    }
     return !po_str_is(po_res_text(row, 0, 0), "off") ||
            po_fail(err, PO_REFUSED, "setting",
                    "DSN: the database commits with synchronous_commit = off");
@@ -186,20 +185,17 @@ static bool check_durable(po_pg *pg, po_err *err) {
 static bool publish_schemas(po_pg *pg, po_err *err) {
     static const char *const subjects[] = {PO_TOPIC_PAYMENTS "-value", PO_TOPIC_CONTACTS "-value"};
     const po_avro_schema *const schemas[] = {po_payment_event_schema(), po_contact_schema()};
-    for (size_t i = 0; i < 2; i++) {
+    for (size_t i = 0; i < 2; i++)
         if (!po_outbox_register(&ingest_outbox, pg, po_avro_fingerprint(schemas[i]),
-                                po_s(subjects[i]), po_avro_text(schemas[i]), err)) {
+                                po_s(subjects[i]), po_avro_text(schemas[i]), err))
             return false;
-        }
-    }
     return true;
 }
 
 bool store_open(const po_pg_options *options, po_pg **ret_pg, po_err *err) {
     PO_AUTO(po_pg_close) po_pg *pg = NULL;
-    if (!po_pg_open(options, &pg, err) || !check_durable(pg, err) || !publish_schemas(pg, err)) {
+    if (!po_pg_open(options, &pg, err) || !check_durable(pg, err) || !publish_schemas(pg, err))
         return false;
-    }
     *ret_pg = po_take(&pg);
     return true;
 }
@@ -216,9 +212,8 @@ static po_str text_or_empty(po_str s) {
 static void texts(po_args *args, po_arena *arena, const void *rows, size_t n, size_t stride,
                   size_t offset) {
     po_str *out = po_alloc_array(arena, n, sizeof *out);
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < n; i++)
         out[i] = text_or_empty(FIELD(po_str, rows, stride, offset, i));
-    }
     po_arg_texts(args, out, n);
 }
 #define TEXTS(args, arena, rows, n, field) \
@@ -228,9 +223,8 @@ static void texts(po_args *args, po_arena *arena, const void *rows, size_t n, si
 #define COLUMN(T, put, value)                            \
     do {                                                 \
         T *column = po_alloc_array(arena, n, sizeof(T)); \
-        for (size_t i = 0; i < n; i++) {                 \
+        for (size_t i = 0; i < n; i++)                   \
             column[i] = (value);                         \
-        }                                                \
         put(args, column, n);                            \
     } while (0)
 
@@ -245,18 +239,15 @@ static const char *disposition_name(disposition disposition) {
 
 po_str store_join(po_arena *arena, const po_str *lines, size_t n) {
     size_t size = 0;
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < n; i++)
         size += lines[i].n + 1;
-    }
     char *out = po_alloc(arena, size + 1);
     size_t at = 0;
     for (size_t i = 0; i < n; i++) {
-        if (i) {
+        if (i)
             out[at++] = '\n';
-        }
-        if (lines[i].n) {
+        if (lines[i].n)
             memcpy(out + at, lines[i].p, lines[i].n);
-        }
         at += lines[i].n;
     }
     return (po_str){out, at};
@@ -328,9 +319,8 @@ bool store_send_hold(po_pg *pg, po_arena *arena, const po_str *order_ids, size_t
     for (size_t i = 0; i < STORE_HOLD_SENDS; i++) {
         po_args *args = po_args_new(arena);
         po_arg_texts(args, order_ids, n);
-        if (!po_pipe_send(pg, &SQL[statements[i]], args, err)) {
+        if (!po_pipe_send(pg, &SQL[statements[i]], args, err))
             return false;
-        }
     }
     return true;
 }
@@ -341,9 +331,8 @@ static po_str copy_text(po_arena *arena, const po_res *res, int row, int col) {
 
 static bool read_unit(po_unit *unit, const po_res *res, int row, int col) {
     po_str currency = po_res_text(res, row, col);
-    if (currency.n >= sizeof unit->currency) {
+    if (currency.n >= sizeof unit->currency)
         return false;
-    }
     memcpy(unit->currency, currency.p, currency.n);
     unit->exponent = (int)po_res_i64(res, row, col + 1);
     return true;
@@ -418,26 +407,21 @@ bool store_read_hold(po_arena *arena, po_res *const *results, held_order **ret_o
     held_order *held = po_alloc_array(arena, (size_t)po_res_rows(locked), sizeof *held);
     for (int row = 0, lock = 0; row < po_res_rows(orders); row++) {
         po_str id = po_res_text(orders, row, 0);
-        while (lock < po_res_rows(locked) && po_str_cmp(po_res_text(locked, lock, 0), id) < 0) {
+        while (lock < po_res_rows(locked) && po_str_cmp(po_res_text(locked, lock, 0), id) < 0)
             lock++;
-        }
-        if (lock == po_res_rows(locked) || !po_str_eq(po_res_text(locked, lock, 0), id)) {
+        if (lock == po_res_rows(locked) || !po_str_eq(po_res_text(locked, lock, 0), id))
             continue; // not ours: held elsewhere, or registered after the lock statement
-        }
-        if (!read_order(arena, orders, row, &held[n++], err)) {
+        if (!read_order(arena, orders, row, &held[n++], err))
             return false;
-        }
     }
     for (int row = 0; row < po_res_rows(facts); row++) {
         po_str id = po_res_text(facts, row, 0);
         held_order *owner = store_find_held(held, n, id);
         fact loaded = {0};
-        if (owner && !read_fact(arena, facts, row, &loaded, err)) {
+        if (owner && !read_fact(arena, facts, row, &loaded, err))
             return false;
-        }
-        if (owner) {
+        if (owner)
             fact_set_load(&owner->facts, &loaded);
-        }
     }
     *ret_orders = held;
     *ret_n = n;
@@ -454,38 +438,30 @@ typedef struct fact_row {
 static int compare_fact_rows(const void *a, const void *b) {
     const fact_row *x = a, *y = b;
     int c = po_str_cmp(x->order_id, y->order_id);
-    if (!c) {
+    if (!c)
         c = po_str_cmp(x->fact->provider, y->fact->provider);
-    }
-    if (!c) {
+    if (!c)
         c = po_str_cmp(x->fact->account, y->fact->account);
-    }
-    if (!c) {
+    if (!c)
         c = strcmp(fact_kind_name(x->fact->kind), fact_kind_name(y->fact->kind));
-    }
     return c ? c : po_str_cmp(x->fact->object, y->fact->object);
 }
 
 static bool send_facts(po_pg *pg, po_arena *arena, const batch_writes *writes, size_t *sends,
                        po_err *err) {
     size_t n = 0;
-    for (size_t o = 0; o < writes->n_orders; o++) {
-        for (size_t f = 0; f < writes->orders[o].facts.n; f++) {
+    for (size_t o = 0; o < writes->n_orders; o++)
+        for (size_t f = 0; f < writes->orders[o].facts.n; f++)
             n += writes->orders[o].facts.dirty[f];
-        }
-    }
-    if (!n) {
+    if (!n)
         return true;
-    }
     fact_row *rows = po_alloc_array(arena, n, sizeof *rows);
     size_t at = 0;
     for (size_t o = 0; o < writes->n_orders; o++) {
         const fact_set *set = &writes->orders[o].facts;
-        for (size_t f = 0; f < set->n; f++) {
-            if (set->dirty[f]) {
+        for (size_t f = 0; f < set->n; f++)
+            if (set->dirty[f])
                 rows[at++] = (fact_row){writes->orders[o].order.id, &set->facts[f]};
-            }
-        }
     }
     qsort(rows, n, sizeof *rows, compare_fact_rows);
     po_args *args = po_args_new(arena);
@@ -515,9 +491,8 @@ static bool send_decisions(po_pg *pg, po_arena *arena, const batch_writes *write
                            po_err *err) {
     size_t n = writes->n_outcomes;
     const outcome *o = writes->outcomes;
-    if (!n) {
+    if (!n)
         return true;
-    }
     po_args *args = po_args_new(arena);
     COLUMN(po_uuid, po_arg_uuids, o[i].decision_id);
     COLUMN(po_str, po_arg_texts, o[i].held->order.id);
@@ -544,14 +519,11 @@ static bool send_orders(po_pg *pg, po_arena *arena, const batch_writes *writes, 
                         po_err *err) {
     const held_order **moved = po_alloc_array(arena, writes->n_orders + 1, sizeof *moved);
     size_t n = 0;
-    for (size_t i = 0; i < writes->n_orders; i++) {
-        if (writes->orders[i].changed) {
+    for (size_t i = 0; i < writes->n_orders; i++)
+        if (writes->orders[i].changed)
             moved[n++] = &writes->orders[i];
-        }
-    }
-    if (!n) {
+    if (!n)
         return true;
-    }
     po_args *args = po_args_new(arena);
     COLUMN(po_str, po_arg_texts, moved[i]->order.id);
     COLUMN(po_str, po_arg_texts, po_s(order_state_name(moved[i]->order.position.state)));
@@ -576,9 +548,8 @@ static bool send_refs(po_pg *pg, po_arena *arena, const batch_writes *writes, si
                       po_err *err) {
     const known_ref *refs = writes->taught;
     size_t n = writes->n_taught;
-    if (!n) {
+    if (!n)
         return true;
-    }
     po_args *args = po_args_new(arena);
     TEXTS(args, arena, refs, n, provider);
     TEXTS(args, arena, refs, n, kind);
@@ -594,9 +565,8 @@ static bool send_learned(po_pg *pg, po_arena *arena, const batch_writes *writes,
                          po_err *err) {
     const known_ref *refs = writes->learned;
     size_t n = writes->n_learned;
-    if (!n) {
+    if (!n)
         return true;
-    }
     po_args *args = po_args_new(arena);
     TEXTS(args, arena, refs, n, provider);
     TEXTS(args, arena, refs, n, kind);
@@ -619,18 +589,16 @@ static bool send_undecided(po_pg *pg, po_arena *arena, const batch_writes *write
         COLUMN(bool, po_arg_bools, w[i].stranger);
         TEXTS(args, arena, w, n, error);
         *sends += 1;
-        if (!po_pipe_send(pg, &SQL[PUT_UNDECIDED], args, err)) {
+        if (!po_pipe_send(pg, &SQL[PUT_UNDECIDED], args, err))
             return false;
-        }
     }
     return true;
 }
 
 bool store_send_wake(po_pg *pg, po_arena *arena, const batch_writes *writes, size_t *sends,
                      po_err *err) {
-    if (!writes->n_woken) {
+    if (!writes->n_woken)
         return true;
-    }
     po_args *args = po_args_new(arena);
     po_arg_texts(args, writes->woken, writes->n_woken);
     *sends += 1;
@@ -642,18 +610,14 @@ static bool send_outbox(po_pg *pg, po_arena *arena, const batch_writes *writes, 
     po_outbox_row *rows =
         po_alloc_array(arena, writes->n_outcomes + writes->n_contacts + 1, sizeof *rows);
     size_t n = 0;
-    for (; n < writes->n_contacts; n++) {
+    for (; n < writes->n_contacts; n++)
         rows[n] = writes->contacts[n];
-    }
-    for (size_t i = 0; i < writes->n_outcomes; i++) {
+    for (size_t i = 0; i < writes->n_outcomes; i++)
         if (writes->outcomes[i].decision.emits != EVENT_NONE &&
-            !store_payment_row(arena, &writes->outcomes[i], &rows[n++], err)) {
+            !store_payment_row(arena, &writes->outcomes[i], &rows[n++], err))
             return false;
-        }
-    }
-    if (!n) {
+    if (!n)
         return true;
-    }
     *sends += 1;
     return po_pipe_send(pg, &ingest_outbox.put, po_outbox_args(arena, rows, n), err);
 }
@@ -712,9 +676,8 @@ bool store_payment_row(po_arena *arena, const outcome *outcome, po_outbox_row *r
         .sequence = d->sequence,
     };
     PO_AUTO(po_buf_done) po_buf body = {0};
-    if (!po_payment_event_write(&event, &body, err)) {
+    if (!po_payment_event_write(&event, &body, err))
         return po_wrap(err, "writing %s of order %s", event.type.p, event.order_id.p);
-    }
     *ret_row = (po_outbox_row){
         .topic = po_s(PO_TOPIC_PAYMENTS),
         .key = event.order_id,
@@ -741,24 +704,20 @@ char *store_facts_json(po_arena *arena, const fact_set *facts) {
         const fact *f = &facts->facts[i];
         char unit[PO_UNIT_SIZE], at[PO_RFC3339_SIZE] = "";
         po_unit_text(f->unit, unit);
-        if (f->at_us) {
+        if (f->at_us)
             po_rfc3339(f->at_us, at);
-        }
         json_t *one =
             json_pack("{ss so so so ss ss ss sI sb sb}", "kind", fact_kind_name(f->kind),
                       "provider", text_json(f->provider), "account", text_json(f->account),
                       "object", text_json(f->object), "unit", unit, "state",
                       fact_state_name(f->state), "at", at, "discount", (json_int_t)f->discount,
                       "canceled_seen", f->canceled_seen, "waived", f->waived);
-        if (f->payment.n) {
+        if (f->payment.n)
             json_object_set_new(one, "payment", text_json(f->payment));
-        }
-        if (f->amount != NO_AMOUNT) {
+        if (f->amount != NO_AMOUNT)
             json_object_set_new(one, "amount", json_integer(f->amount));
-        }
-        if (f->amount_most != f->amount) {
+        if (f->amount_most != f->amount)
             json_object_set_new(one, "amount_most", json_integer(f->amount_most));
-        }
         json_array_append_new(list, one);
     }
     char *text = json_dumps(list, JSON_COMPACT);

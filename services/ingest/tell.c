@@ -4,12 +4,10 @@
 
 // What was not decided: only known by what it was.
 static const char *verdict_of(const event *e) {
-    if (e->outcome) {
+    if (e->outcome)
         return verdict_name(e->outcome->decision.after.verdict);
-    }
-    if (e->same != EVENT_RECORDED || e->obs.disposition != OBS_FACTS) {
+    if (e->same != EVENT_RECORDED || e->obs.disposition != OBS_FACTS)
         return NULL;
-    }
     return e->obs.n_facts ? "undecided" : "noted";
 }
 
@@ -17,9 +15,8 @@ void tell_event(const event *e, const char *result) {
     static po_log_site recorded = {.name = "event_recorded"}, repeated = {.name = "event_repeated"};
     const outcome *o = e->outcome;
     bool review = o && o->decision.emits == EVENT_REVIEW_REQUIRED;
-    if (!review && !po_log_admit(e->same == EVENT_RECORDED ? &recorded : &repeated)) {
+    if (!review && !po_log_admit(e->same == EVENT_RECORDED ? &recorded : &repeated))
         return;
-    }
     po_str order_id = o ? o->held->order.id : e->obs.order_id;
     char order[256];
     (void)snprintf(order, sizeof order, "%.*s", (int)order_id.n, order_id.n ? order_id.p : "");

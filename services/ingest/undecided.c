@@ -122,31 +122,26 @@ static bool read_again(const drain *d, const po_res *row, int r, po_arena *arena
 
 // Still waiting: told when it was recorded.
 static void tell_decided(const event *e) {
-    if (e->outcome) {
+    if (e->outcome)
         tell_event(e, "decided");
-    }
 }
 
 static po_work_outcome drain_row(void *arg, po_pg *pg, const po_work_item *item, po_arena *arena,
                                  po_err *err) {
     const drain *d = arg;
     event e;
-    if (!read_again(d, item->row, item->row_index, arena, &e, err)) {
+    if (!read_again(d, item->row, item->row_index, arena, &e, err))
         return PO_WORK_LATER;
-    }
     event *events[] = {&e};
     settle_options options = {.token = &item->token};
     settle_report report;
-    if (!settle(pg, arena, events, 1, &options, &report, err)) {
+    if (!settle(pg, arena, events, 1, &options, &report, err))
         return PO_WORK_LATER;
-    }
-    if (report.lost_lease) {
+    if (report.lost_lease)
         return PO_WORK_SKIP;
-    }
     tell_decided(&e);
-    if (report.emitted) {
+    if (report.emitted)
         po_ring_ring(d->ring);
-    }
     return PO_WORK_DONE;
 }
 
@@ -159,21 +154,17 @@ static bool drain_claim(void *arg, po_pg *pg, const po_res *rows, po_uuid token,
     po_err ignored = {0};
     for (size_t i = 0; i < n; i++) {
         events[i] = &all[i];
-        if (!read_again(d, rows, (int)i, arena, events[i], &ignored)) {
+        if (!read_again(d, rows, (int)i, arena, events[i], &ignored))
             return false;
-        }
     }
     settle_options options = {.token = &token};
     settle_report report;
-    if (!settle(pg, arena, events, n, &options, &report, &ignored) || report.lost_lease) {
+    if (!settle(pg, arena, events, n, &options, &report, &ignored) || report.lost_lease)
         return false;
-    }
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < n; i++)
         tell_decided(events[i]);
-    }
-    if (report.emitted) {
+    if (report.emitted)
         po_ring_ring(d->ring);
-    }
     return true;
 }
 
@@ -261,9 +252,8 @@ json_t *undecided_status(void) {
 static bool count_waiting(sweep *s, po_pg *pg, po_err *err) {
     (void)s;
     PO_AUTO(po_res_done) po_res *row = NULL;
-    if (!po_pg_run(pg, &COUNTS, NULL, &row, err)) {
+    if (!po_pg_run(pg, &COUNTS, NULL, &row, err))
         return false;
-    }
     overview.waiting = po_res_i64(row, 0, 0);
     overview.unmatched = po_res_i64(row, 0, 1);
     overview.oldest_ms = po_res_i64(row, 0, 2);
@@ -297,9 +287,8 @@ static bool expire_page(sweep *s, po_pg *pg, bool *ret_more, po_err *err) {
     po_arg_text(args, po_s(s->after_id));
     po_arg_i32(args, PAGE);
     PO_AUTO(po_res_done) po_res *rows = NULL;
-    if (!po_pg_run(pg, &EXPIRED, args, &rows, err)) {
+    if (!po_pg_run(pg, &EXPIRED, args, &rows, err))
         return false;
-    }
     s->ended = po_res_rows(rows) < PAGE;
     *ret_more = !s->ended;
     for (int row = 0; row < po_res_rows(rows); row++) {
@@ -311,9 +300,8 @@ static bool expire_page(sweep *s, po_pg *pg, bool *ret_more, po_err *err) {
         (void)snprintf(s->after_id, sizeof s->after_id, "%.*s", (int)id.n, id.p);
         s->after_at_us = at_us;
         *ret_more = *ret_more && !put;
-        if (put && !intake_put(s->in, &e, &arena, NULL)) {
+        if (put && !intake_put(s->in, &e, &arena, NULL))
             break; // full: this one comes again with the oldest, those behind it with the next look
-        }
     }
     return true;
 }
@@ -328,9 +316,8 @@ static bool expire(sweep *s, po_pg *pg, po_err *err) {
         s->begin_at_ms = now_ms + BEGIN_MS;
     }
     bool more = true, fine = true;
-    for (int page = 0; fine && more && page < PAGES; page++) {
+    for (int page = 0; fine && more && page < PAGES; page++)
         fine = expire_page(s, pg, &more, err);
-    }
     return fine;
 }
 
@@ -345,19 +332,16 @@ typedef struct sweep_job {
 static void run_job(sweep *s, sweep_job *job, po_pg **pg) {
     po_err err = {0};
     int64_t now_ms = po_mono_ms();
-    if (now_ms < job->next_ms) {
+    if (now_ms < job->next_ms)
         return;
-    }
     job->next_ms = now_ms + job->every_ms;
-    if (*pg && !po_pg_still_there(*pg)) {
+    if (*pg && !po_pg_still_there(*pg))
         po_pg_close(pg);
-    }
     if ((!*pg && !po_pg_open(&s->pg, pg, &err)) || !job->run(s, *pg, &err)) {
         po_log_err(PO_WARN, "sweep put off", &err, PO_TEXT("job", job->name));
         po_pg_close(pg);
-        if (job->failed) {
+        if (job->failed)
             job->failed();
-        }
     }
 }
 
@@ -379,9 +363,8 @@ static void *sweep_main(void *arg) {
 
 bool sweep_start(const po_pg_options *pg, intake *in, sweep **ret_sweep, po_err *err) {
     sweep *s = calloc(1, sizeof *s);
-    if (!s) {
+    if (!s)
         abort();
-    }
     s->pg = *pg;
     s->in = in;
     s->ended = true;

@@ -29,9 +29,8 @@ static void answer_late(waiters *all, int64_t now_ms) {
         waiter *one = all->oldest;
         unlist(all, one);
         po_request *request = waiter_take(one);
-        if (request) {
+        if (request)
             all->late(request, now_ms - one->since_ms);
-        }
     }
     pthread_mutex_unlock(&all->lock);
 }
@@ -48,9 +47,8 @@ static void *clock_main(void *arg) {
 bool waiters_open(void (*late)(po_request *request, int64_t waited_ms), waiters **ret_waiters,
                   po_err *err) {
     waiters *all = calloc(1, sizeof *all);
-    if (!all) {
+    if (!all)
         abort();
-    }
     all->late = late;
     pthread_mutex_init(&all->lock, NULL);
     if (pthread_create(&all->clock, NULL, clock_main, all) != 0) {
@@ -64,9 +62,8 @@ bool waiters_open(void (*late)(po_request *request, int64_t waited_ms), waiters 
 
 void waiters_close(waiters **waiters) {
     struct waiters *all = *waiters;
-    if (!all) {
+    if (!all)
         return;
-    }
     all->closing = true;
     pthread_join(all->clock, NULL);
     pthread_mutex_destroy(&all->lock);
@@ -77,9 +74,8 @@ void waiters_close(waiters **waiters) {
 void waiters_add(waiters *all, waiter *one, po_request *request) {
     *one = (waiter){.since_ms = po_mono_ms()};
     atomic_init(&one->request, request);
-    if (!request) {
+    if (!request)
         return;
-    }
     pthread_mutex_lock(&all->lock);
     one->older = all->newest;
     *(all->newest ? &all->newest->newer : &all->oldest) = one;

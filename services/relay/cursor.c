@@ -247,12 +247,11 @@ static int by_lo(const void *a, const void *b) {
 // Spans that touch become one. Returns how many are left.
 static size_t join(span *spans, size_t n) {
     size_t kept = 0;
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < n; i++)
         if (kept > 0 && spans[kept - 1].hi + 1 == spans[i].lo)
             spans[kept - 1].hi = spans[i].hi;
         else
             spans[kept++] = spans[i];
-    }
     return kept;
 }
 
