@@ -57,6 +57,17 @@ function(po_setting_names target)
     target_include_directories(${target} PRIVATE ${CMAKE_CURRENT_BINARY_DIR}/${target}_names)
 endfunction()
 
+# po_room(NAME ROOM [libs...]): services/NAME/ROOM, a part of the service that links nothing but what is named
+# here, so that it stays pure; its x_test.c files are unit tests of the whole service. Name its target, NAME_ROOM, among
+# the libraries of po_service.
+function(po_room name room)
+    po_split(${CMAKE_CURRENT_SOURCE_DIR}/${room} sources tests)
+    add_library(${name}_${room} STATIC ${sources})
+    target_include_directories(${name}_${room} PUBLIC ${CMAKE_CURRENT_SOURCE_DIR})
+    target_link_libraries(${name}_${room} PUBLIC ${ARGN})
+    po_unit_tests(${name}_${room} ${name}_parts ${tests})
+endfunction()
+
 # po_service(NAME [extra libs...]): services/NAME becomes payonce-NAME, its x_test.c files unit tests,
 # and its migrations/*.sql are embedded as `migration_files`.
 function(po_service name)

@@ -7,7 +7,7 @@
 // Secrets are files, a trailing newline is cut; several during a roll-over. An empty or unusable
 // one is refused.
 #pragma once
-#include "provider.h"
+#include "providers/provider.h"
 
 typedef struct accounts accounts;
 PO_MUST_CHECK bool accounts_load(const char *path, accounts **ret_accounts, po_err *err);

@@ -2,7 +2,7 @@
 #include "registration.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
-#include "content.h"
+#include "providers/content.h"
 #include "json/json.h"
 #include <stdlib.h>
 

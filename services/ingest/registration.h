@@ -2,7 +2,7 @@
 // unit. Pure.
 #pragma once
 #include "accounts.h"
-#include "decide.h"
+#include "decision/decide.h"
 #include <jansson.h>
 
 #define REGISTRATION_ID_MAX 100 // bytes of order_id, customer_id and item: printable ASCII

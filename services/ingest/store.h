@@ -3,7 +3,7 @@
 // keys → orders (id order) → references (sorted) → undecided rows. Text in results is copied into
 // the arena.
 #pragma once
-#include "decide.h"
+#include "decision/decide.h"
 #include "outbox/outbox.h"
 #include "pg/pg.h"
 

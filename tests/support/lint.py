@@ -11,6 +11,8 @@ from tree import ROOT
 # Inside common/ a folder may include itself, base/ and the folders named before it.
 LAYERS = ("base", "metrics", "log", "config", "life", "json", "pg", "kafka", "avro", "http", "event",
           "outbox", "work", "service", "consumer")
+# Rooms of a service that are pure, and what of common/ they may include: no database, network or broker.
+PURE = {"services/ingest/providers": ("base", "json"), "services/ingest/decision": ("base",)}
 GENERATED = re.compile(r"\w+_(files|names)\.h")
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.M)
 MACHINE = re.compile(r"(?<![\w.$/}-])/(?:home|root|Users)/\w")
@@ -23,13 +25,16 @@ def include_fault(file: Path, target: str) -> str | None:
         return None
     if ".." in Path(target).parts:
         return "names a file relative to its parent folder"
-    if (file.parent / target).exists() or GENERATED.fullmatch(target):
+    if (ROOT / area / folder / target).exists() or GENERATED.fullmatch(target):
         return None
     if not (ROOT / "common" / target).exists():
         return f"is neither in common/ nor in {area}/{folder}/"
     layer = Path(target).parts[0]
     if layer not in LAYERS:
         return f"common/{layer} has no place among the layers"
+    room = PURE.get(file.parent.relative_to(ROOT).as_posix())
+    if room and layer not in room and not file.name.endswith("_test.c"):
+        return f"{file.parent.name}/ is pure: of common/ it may include {' and '.join(room)}"
     if area == "common" and LAYERS.index(layer) > LAYERS.index(folder):
         return f"common/{folder} stands below common/{layer}"
     return None

@@ -1,6 +1,6 @@
 // Positions: what a set of facts amounts to, one rule after the other. That arrival does not matter
 // is decide_test's.
-#include "fact_samples.h"
+#include "decision/fact_samples.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,7 +1,7 @@
 // What the files of the decision core share with one another and with the printed tables, and
 // nobody else needs.
 #pragma once
-#include "decide.h"
+#include "decision/decide.h"
 
 // Where a fact stands to the payment of that key, in the order of a fact_set; 0 = it is one of its
 // facts.

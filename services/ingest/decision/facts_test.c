@@ -1,6 +1,6 @@
 // Facts merge commutatively and idempotently, and many of them cost no more than many of them.
-#include "evaluate.h"
-#include "fact_samples.h"
+#include "decision/evaluate.h"
+#include "decision/fact_samples.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

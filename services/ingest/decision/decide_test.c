@@ -2,8 +2,8 @@
 // by step, as the world hears of them; and arrival does not matter: any permutation of any multiset
 // of facts, with repeats, ends in the same facts, verdict, state and position, each second run
 // emits nothing, and no step on the way leaves the rules.
-#include "evaluate.h"
-#include "fact_samples.h"
+#include "decision/evaluate.h"
+#include "decision/fact_samples.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,6 +1,6 @@
 // Strictness here means one reading only: whatever two implementations could understand differently
 // is refused, and what is compared is compared whole.
-#include "signature.h"
+#include "providers/signature.h"
 #include "base/clock.h"
 #include <openssl/core_names.h>
 #include <openssl/crypto.h>

@@ -1,5 +1,5 @@
 // Base64 and time are read one way only; a comparison looks at every candidate.
-#include "signature.h"
+#include "providers/signature.h"
 #include "base/clock.h"
 #include <setjmp.h>
 #include <stdarg.h>

@@ -2,7 +2,7 @@
 // what the move from the old state to the new one tells the world. The position is a function of
 // the facts alone; only the event depends on where the order stood, so a second run of the same
 // facts moves nothing and emits nothing.
-#include "evaluate.h"
+#include "decision/evaluate.h"
 
 const transition transitions[] = {
     {ORDER_OPEN, ORDER_OPEN, WHEN_PENDING, EVENT_PENDING,

@@ -1,8 +1,8 @@
 // An order's facts, merged so that neither the order of arrival nor repetition matters: every field
 // of a merged fact is a maximum, a minimum or a union of what was stated about its key. A sorted
 // array, searched by halves: an order with ten thousand facts is merely slower.
-#include "decide.h"
-#include "evaluate.h"
+#include "decision/decide.h"
+#include "decision/evaluate.h"
 
 // Kinds sort by their names, as a database sorts the column.
 static int kind_order(fact_kind kind) {

@@ -6,10 +6,10 @@
 // payment). What cannot be read is quarantined, never guessed: an amount is an integer token, an id
 // is printable ASCII.
 #include "base/clock.h"
-#include "content.h"
+#include "providers/content.h"
 #include "json/json.h"
-#include "signature.h"
-#include "words.h"
+#include "providers/signature.h"
+#include "providers/words.h"
 
 #define SECONDS_MAX 253402300799 // the end of year 9999
 

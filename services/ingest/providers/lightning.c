@@ -6,10 +6,10 @@
 // Two observers of one state say the same, so nothing that depends on the observer or on LND's own
 // bookkeeping (observed_at, add_index, settle_index) is part of the content.
 #include "base/clock.h"
-#include "content.h"
+#include "providers/content.h"
 #include "json/json.h"
-#include "signature.h"
-#include "words.h"
+#include "providers/signature.h"
+#include "providers/words.h"
 
 #define SECONDS_MAX 253402300799 // the end of year 9999
 #define HASH_HEX 64

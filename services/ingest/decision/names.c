@@ -1,5 +1,5 @@
 // The stored words of states, verdicts, events, kinds and reasons: one table each way.
-#include "evaluate.h"
+#include "decision/evaluate.h"
 
 static const char *const order_states[] = {[ORDER_OPEN] = "open",
                                            [ORDER_PAID] = "paid",
@@ -24,18 +24,6 @@ static const char *const event_types[] = {[EVENT_NONE] = "",
                                           [EVENT_FAILED] = "payment.failed",
                                           [EVENT_REVERSED] = "payment.reversed",
                                           [EVENT_REFUNDED] = "payment.refunded"};
-static const char *const fact_kinds[] = {[FACT_PAYMENT] = "payment",
-                                         [FACT_REFUND] = "refund",
-                                         [FACT_REFUND_TOTAL] = "refund_total",
-                                         [FACT_EXPIRY] = "expiry",
-                                         [FACT_MISMATCH] = "mismatch"};
-static const char *const fact_states[] = {[STATE_UNSUPPORTED] = "unsupported",
-                                          [STATE_PENDING] = "pending",
-                                          [STATE_HELD] = "held",
-                                          [STATE_FAILED] = "failed",
-                                          [STATE_EXPIRED] = "expired",
-                                          [STATE_CANCELED] = "canceled",
-                                          [STATE_PAID] = "paid"};
 
 #define COUNT(table) (sizeof(table) / sizeof *(table))
 
@@ -60,14 +48,6 @@ const char *event_type_name(event_type type) {
     return event_types[type];
 }
 
-const char *fact_kind_name(fact_kind kind) {
-    return fact_kinds[kind];
-}
-
-const char *fact_state_name(fact_state state) {
-    return fact_states[state];
-}
-
 bool order_state_parse(po_str name, order_state *ret) {
     size_t i;
     if (!find(order_states, COUNT(order_states), name, &i))
@@ -81,22 +61,6 @@ bool verdict_parse(po_str name, verdict *ret) {
     if (!find(verdicts, COUNT(verdicts), name, &i))
         return false;
     *ret = (verdict)i;
-    return true;
-}
-
-bool fact_kind_parse(po_str name, fact_kind *ret) {
-    size_t i;
-    if (!find(fact_kinds, COUNT(fact_kinds), name, &i))
-        return false;
-    *ret = (fact_kind)i;
-    return true;
-}
-
-bool fact_state_parse(po_str name, fact_state *ret) {
-    size_t i;
-    if (!find(fact_states, COUNT(fact_states), name, &i))
-        return false;
-    *ret = (fact_state)i;
     return true;
 }
 

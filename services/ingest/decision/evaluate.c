@@ -4,7 +4,7 @@
 // received − refunded reached due at some moment; what was seen on the way, as a set of signs,
 // meets the table of rules. Sums are 128 bits wide, so that no multiset of 64-bit amounts overflows
 // them; a total that does not fit 64 bits is a sign like any other.
-#include "evaluate.h"
+#include "decision/evaluate.h"
 #include <stdlib.h>
 
 enum sign {

@@ -1,7 +1,6 @@
 // Rendering and hashing of what was read. States go by name: digests are kept longer than any
 // enum's numbers.
-#include "content.h"
-#include "decide.h"
+#include "providers/content.h"
 #include <inttypes.h>
 #include <stdio.h>
 

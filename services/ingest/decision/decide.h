@@ -2,7 +2,7 @@
 // recorded facts under a named policy and version: no clock, row or socket. Any permutation of a
 // multiset of facts ends in the same facts, verdict and order state (P7); tested by permuting.
 #pragma once
-#include "provider.h"
+#include "providers/provider.h"
 #include <stdio.h>
 
 typedef enum order_state {
@@ -119,13 +119,9 @@ PO_MUST_CHECK bool decide_cancel(order *order, fact_set *facts, decision *ret_de
 const char *order_state_name(order_state state); // "open", …
 const char *verdict_name(verdict verdict);       // "" for NONE
 const char *event_type_name(event_type type);    // "payment.qualified"; "" for NONE
-const char *fact_kind_name(fact_kind kind);
-const char *fact_state_name(fact_state state);
 // Inverse of the names for reading rows; false when unknown.
 bool order_state_parse(po_str name, order_state *ret);
 bool verdict_parse(po_str name, verdict *ret);
-bool fact_kind_parse(po_str name, fact_kind *ret);
-bool fact_state_parse(po_str name, fact_state *ret);
 const char *reason_static(po_str reason); // the static text of a stored reason; "" when unknown
 
 // docs/states.md: the fact → verdict tables of each policy and the table of transitions.

@@ -1,7 +1,7 @@
 // Stripe's door: every row of the measured differential between its own SDKs, the vectors, and what
 // each event says.
-#include "decide.h"
-#include "signature.h"
+#include "providers/provider.h"
+#include "providers/signature.h"
 #include "base/clock.h"
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,7 +1,7 @@
 // Lightning's door: the Standard Webhooks vector and grammar, the observation's shape, and every
 // row of the table that says what LND's facts mean for an order.
-#include "decide.h"
-#include "signature.h"
+#include "decision/decide.h"
+#include "providers/signature.h"
 #include "base/clock.h"
 #include <setjmp.h>
 #include <stdarg.h>

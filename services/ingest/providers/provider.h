@@ -46,6 +46,12 @@ typedef struct fact {
     int64_t at_us;       // earliest time the provider states for the winning state
 } fact;
 
+const char *fact_kind_name(fact_kind kind);
+const char *fact_state_name(fact_state state);
+// Inverse of the names for reading rows; false when unknown.
+bool fact_kind_parse(po_str name, fact_kind *ret);
+bool fact_state_parse(po_str name, fact_state *ret);
+
 // A route to an order, and what an event teaches when its order is known.
 typedef struct reference {
     po_str kind; // "session", "payment_intent", "charge", "payment_hash"

@@ -1,6 +1,6 @@
 // The tables the core decides by, printed as docs/states.md.
-#include "evaluate.h"
-#include "words.h"
+#include "decision/evaluate.h"
+#include "providers/words.h"
 
 static void print_policy(FILE *out, const policy *p) {
     fprintf(out, "\n## %s (version %d)\n\n", p->name, p->version);

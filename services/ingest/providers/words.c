@@ -1,5 +1,5 @@
 // Looking words up.
-#include "words.h"
+#include "providers/words.h"
 
 static const word unknown_word = {.state = STATE_UNSUPPORTED};
 

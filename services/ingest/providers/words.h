@@ -1,7 +1,7 @@
 // The words a provider has for the state of a payment or refund, and what they mean here: the table
 // an adapter reads by and docs/states.md is printed from. The first row that matches counts.
 #pragma once
-#include "provider.h"
+#include "providers/provider.h"
 
 typedef struct word {
     const char *type;   // event type; a trailing '*' stands for any ending

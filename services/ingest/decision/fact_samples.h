@@ -2,7 +2,7 @@
 // seconds.
 #pragma once
 #include "base/clock.h"
-#include "decide.h"
+#include "decision/decide.h"
 
 #define USD ((po_unit){.currency = "USD", .exponent = 2})
 #define EUR ((po_unit){.currency = "EUR", .exponent = 2})

@@ -2,7 +2,7 @@
 // base64, the time window. Pure; any thread; a MAC that cannot be computed aborts, for it must
 // never read as "no match needed".
 #pragma once
-#include "provider.h"
+#include "providers/provider.h"
 
 #define MAC_SIZE 32
 #define SIGNATURES_MAX 16         // candidates in one header

@@ -3,7 +3,7 @@
 // order of JSON keys, spaces or fields nobody reads do not matter. Never over the observer's clock,
 // a request id or our own alias.
 #pragma once
-#include "provider.h"
+#include "providers/provider.h"
 
 void content_put(po_buf *content, po_str value);
 void content_put_i64(po_buf *content, int64_t value); // NO_AMOUNT as the empty string

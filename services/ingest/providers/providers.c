@@ -1,5 +1,5 @@
 // The providers payonce speaks: a new one is its file and a line here.
-#include "provider.h"
+#include "providers/provider.h"
 
 extern const provider stripe, lightning;
 

@@ -1,6 +1,6 @@
 // The policies an order can be decided by: a provider's words, and the unit its orders are kept in.
-#include "decide.h"
-#include "words.h"
+#include "decision/decide.h"
+#include "providers/words.h"
 
 // Millisatoshi, the finest that Lightning moves; a price in satoshi is rescaled on entry.
 static bool lightning_unit(po_str currency, po_unit *ret_unit) {
