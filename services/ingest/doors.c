@@ -67,13 +67,17 @@ static void tell_refused(po_request *request, const account *account, const head
     char peer[PO_PEER_SIZE];
     po_request_peer(request, peer);
     const char *code = sites[result].name + strlen("refused_");
+    char alias[PO_ID_MAX + 1];
+    po_str segment = po_request_segment(request, 1);
+    (void)snprintf(alias, sizeof alias, "%.*s", (int)segment.n, segment.p);
     const po_field who[] = {PO_TEXT("code", code), PO_TEXT("provider", account->provider->name),
-                            PO_TEXT("account", account->alias), PO_TEXT("peer", peer)};
+                            PO_TEXT("account", account->name), PO_TEXT("alias", alias),
+                            PO_TEXT("peer", peer)};
     if (result == VERIFY_STALE && account->provider->stated_time(headers, &stated)) {
-        po_log(PO_WARN, "request refused", who[0], who[1], who[2], who[3],
+        po_log(PO_WARN, "request refused", who[0], who[1], who[2], who[3], who[4],
                PO_INT("skew_seconds", po_now_us() / PO_SECOND_US - stated));
     } else {
-        po_log(PO_WARN, "request refused", who[0], who[1], who[2], who[3]);
+        po_log(PO_WARN, "request refused", who[0], who[1], who[2], who[3], who[4]);
     }
 }
 
@@ -139,7 +143,7 @@ static void enter(po_request *request, const doors *d, const account *account) {
     }
     event e = {.account = account,
                .provider = po_s(account->provider->name),
-               .alias = po_s(account->alias),
+               .alias = po_s(account->name),
                .raw = po_str_copy(arena, body),
                .headers = copies,
                .n_headers = n,
@@ -171,7 +175,7 @@ static void tell_unknown(po_request *request) {
 
 static void door(po_request *request, const doors *d, const char *name) {
     const account *account =
-        accounts_find(d->accounts, po_request_segment(request, 0), po_request_segment(request, 1));
+        accounts_at(d->accounts, po_request_segment(request, 0), po_request_segment(request, 1));
     if (!account || strcmp(account->provider->door, name) != 0) {
         tell_unknown(request);
         po_count(m_refused, "unknown_account", 1);

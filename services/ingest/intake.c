@@ -129,7 +129,7 @@ static bool connect_writer(writer *w, po_err *err) {
     if (w->pg && (w->renew || !po_pg_still_there(w->pg)))
         po_pg_close(&w->pg);
     w->renew = false;
-    return w->pg || store_open(w->in->options.pg, &w->pg, err);
+    return w->pg || store_open(w->in->options.pg, w->in->options.accounts, &w->pg, err);
 }
 
 static void finish_all(intake *in, item **items, size_t n, answer answer) {

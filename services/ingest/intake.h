@@ -3,6 +3,7 @@
 // answer. No answer waits longer than 2 s: then 503 + Retry-After, and the event may be stored all
 // the same (its repeat is a duplicate). Thread-safe.
 #pragma once
+#include "accounts.h"
 #include "http/http.h"
 #include "outbox/outbox.h"
 #include "settle.h"
@@ -11,6 +12,7 @@ typedef struct intake intake;
 
 typedef struct intake_options {
     const po_pg_options *pg;
+    accounts *accounts;
     unsigned writers; // threads, each with a connection
     po_ring *ring;    // rung after a commit that appended to the outbox
 } intake_options;

@@ -13,7 +13,7 @@ static const po_setting SETTINGS[] = {
     {"LISTEN", PO_SET_LISTEN, "127.0.0.1:8080", 0, 0,
      "Address and port of the providers' doors and the orders API."},
     {"ACCOUNTS_FILE", PO_SET_PATH, NULL, 0, 0,
-     "JSON file of the provider accounts (alias, mode, secret files)."},
+     "JSON file of the accounts at the providers: name, aliases, mode, secrets (docs/accounts.md)."},
     {"API_TOKEN", PO_SET_SECRET, NULL, 16, 0, "Bearer token of the shop's servers."},
     {"HTTP_THREADS", PO_SET_INT, "2", 1, 64, "Threads that serve HTTP."},
     {"WRITERS", PO_SET_INT, "2", 1, 64,
@@ -103,12 +103,12 @@ static bool open_http(const po_config *config, parts *p, po_err *err) {
 
 // Waits for the database, without limit (or until stopping); false when it is not one we may use.
 // Told when its cause changes, not each time.
-static bool prepare(const po_pg_options *pg_options, po_err *ret_err) {
+static bool prepare(const po_pg_options *pg_options, accounts *accounts, po_err *ret_err) {
     po_err before = {0};
     for (int attempt = 0; !po_stopping(); attempt++) {
         PO_AUTO(po_pg_close) po_pg *pg = NULL;
         po_err err = {0};
-        if (store_open(pg_options, &pg, &err))
+        if (store_open(pg_options, accounts, &pg, &err))
             return true;
         if (po_pg_is(&err, "setting")) {
             *ret_err = err;
@@ -134,7 +134,7 @@ static bool start(const po_config *config, const po_pg_options *pg, const po_pg_
         !po_ring_open(pg, "ingest", &p->ring, err))
         return false;
     in.ring = orders.ring = p->ring;
-    orders.accounts = p->accounts;
+    in.accounts = orders.accounts = p->accounts;
     return intake_open(&in, &p->in, err) && orders_open(&orders, &p->orders, err);
 }
 
@@ -178,7 +178,8 @@ static bool run(const po_config *config, po_err *err) {
         po_ready_check(not_full, p.in);
         ok = open_http(config, &p, err);
     }
-    ok = ok && prepare(&pg, err) && (po_stopping() || start_workers(config, &pg, &p, err));
+    ok = ok && prepare(&pg, p.accounts, err) &&
+         (po_stopping() || start_workers(config, &pg, &p, err));
     po_ready_set(ok); // and stays so without a database: then the answer is 503
     while (ok && po_life_wait(60000)) {
     }

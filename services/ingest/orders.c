@@ -477,7 +477,7 @@ static job *next_job(orders *o) {
 static bool connect(orders *o, po_pg **pg, po_err *err) {
     if (*pg && !po_pg_still_there(*pg))
         po_pg_close(pg);
-    return *pg || store_open(o->options.pg, pg, err);
+    return *pg || store_open(o->options.pg, o->options.accounts, pg, err);
 }
 
 // A session that fails for no fault of the call is replaced: its plans may be outgrown, its server

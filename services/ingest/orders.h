@@ -10,7 +10,7 @@ typedef struct orders orders;
 
 typedef struct orders_options {
     const po_pg_options *pg;
-    const accounts *accounts;
+    accounts *accounts;
     po_ring *ring;
     const char *token; // bearer token of the shop's servers
     unsigned threads;

@@ -85,25 +85,25 @@ static bool read_accounts(const json_t *body, const accounts *all, po_arena *are
     size_t n = json_array_size(list);
     if (n == 0 || n > MAX_LIST) {
         return po_fail(err, PO_REFUSED, "invalid",
-                       "accounts: 1 to %d aliases that may pay the order", MAX_LIST);
+                       "accounts: 1 to %d names of those that may pay the order", MAX_LIST);
     }
     r->accounts = po_alloc_array(arena, n, sizeof *r->accounts);
     for (size_t i = 0; i < n; i++) {
         const json_t *one = json_array_get(list, i);
-        po_str alias = po_s(po_json_string(one));
+        po_str name = po_s(po_json_string(one));
         const account *account =
-            alias.p ? accounts_find(all, po_s(r->policy->provider), alias) : NULL;
+            name.p ? accounts_named(all, po_s(r->policy->provider), name) : NULL;
         if (!account)
-            return invalid(err, "accounts: an alias is not configured for the policy's provider");
+            return invalid(err, "accounts: not the name of one at the policy's provider");
         if (i && account->live != r->live)
             return invalid(err, "accounts: all of one mode, live or test");
         r->live = account->live;
-        r->accounts[r->n_accounts++] = po_str_copy(arena, alias);
+        r->accounts[r->n_accounts++] = po_str_copy(arena, name);
     }
     qsort(r->accounts, r->n_accounts, sizeof *r->accounts, compare_text);
     for (size_t i = 1; i < r->n_accounts; i++)
         if (po_str_eq(r->accounts[i - 1], r->accounts[i]))
-            return invalid(err, "accounts: an alias is there twice");
+            return invalid(err, "accounts: a name is there twice");
     return true;
 }
 

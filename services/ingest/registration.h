@@ -11,7 +11,7 @@ typedef struct registration {
     po_str order_id, customer_id, purpose, item;
     const policy *policy;
     po_str profile;
-    po_str *accounts; // sorted aliases
+    po_str *accounts; // sorted names
     size_t n_accounts;
     bool live;
     po_money price; // in the policy's unit

@@ -6,8 +6,8 @@
 
 static pgtest cluster;
 static const char *const secrets[] = {"whsec_1", NULL};
-static account shop = {.alias = "shop", .live = true, .secrets = secrets};
-static account node2 = {.alias = "node2", .live = true, .secrets = secrets};
+static account shop = {.name = "shop", .live = true, .secrets = secrets};
+static account node2 = {.name = "node2", .live = true, .secrets = secrets};
 
 static char *whole_file(po_arena *arena, const char *path) {
     char *text = po_alloc(arena, 1 << 16);
@@ -51,7 +51,7 @@ static world begin(void) {
     world w = {.arena = po_arena_new()};
     po_err err = {0};
     po_pg_options options = {.dsn = cluster.dsn, .application_name = "settle_test"};
-    if (!store_open(&options, &w.pg, &err))
+    if (!store_open(&options, NULL, &w.pg, &err))
         fail_msg("%s", err.text);
     pgtest_exec(w.pg, "TRUNCATE ingest.provider_event, ingest.shop_order, ingest.order_ref,"
                       " ingest.order_contact, ingest.fact, ingest.decision, ingest.undecided,"
@@ -89,7 +89,7 @@ static void add_event(world *w, const account *account, const char *body) {
     event *e = &w->events[w->n++];
     *e = (event){.account = account,
                  .provider = po_s(account->provider->name),
-                 .alias = po_s(account->alias),
+                 .alias = po_s(account->name),
                  .raw = po_s(body),
                  .trace = {po_s(""), po_s("")}};
     header_value headers[4] = {{po_s(po_printf(w->arena, "obs_%zu", w->n)), 1}};

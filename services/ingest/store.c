@@ -8,6 +8,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "event/event.h"
+#include "identity.h"
 #include <jansson.h>
 #include <stdlib.h>
 
@@ -192,9 +193,10 @@ static bool publish_schemas(po_pg *pg, po_err *err) {
     return true;
 }
 
-bool store_open(const po_pg_options *options, po_pg **ret_pg, po_err *err) {
+bool store_open(const po_pg_options *options, accounts *accounts, po_pg **ret_pg, po_err *err) {
     PO_AUTO(po_pg_close) po_pg *pg = NULL;
-    if (!po_pg_open(options, &pg, err) || !check_durable(pg, err) || !publish_schemas(pg, err))
+    if (!po_pg_open(options, &pg, err) || !check_durable(pg, err) ||
+        (accounts && !identity_check(pg, accounts, err)) || !publish_schemas(pg, err))
         return false;
     *ret_pg = po_take(&pg);
     return true;

@@ -3,15 +3,18 @@
 // keys → orders (id order) → references (sorted) → undecided rows. Text in results is copied into
 // the arena.
 #pragma once
+#include "accounts.h"
 #include "decision/decide.h"
 #include "outbox/outbox.h"
 #include "pg/pg.h"
 
 extern const po_outbox ingest_outbox;
 
-// Opens a connection that may append to the outbox: its commits are durable (else PO_REFUSED
-// "setting"), and the database knows the schemas of this build.
-PO_MUST_CHECK bool store_open(const po_pg_options *options, po_pg **ret_pg, po_err *err);
+// Opens a connection that may append to the outbox: its commits are durable, the database knows
+// these accounts as the same (identity.h; NULL: not asked), else PO_REFUSED "setting"; and it knows
+// the schemas of this build.
+PO_MUST_CHECK bool store_open(const po_pg_options *options, accounts *accounts, po_pg **ret_pg,
+                              po_err *err);
 
 // The W3C trace context of the request behind a change; both empty when there was none.
 typedef struct trace {
@@ -21,7 +24,7 @@ typedef struct trace {
 // One provider event on its way through: recorded, then decided.
 typedef struct event {
     const account *account; // NULL: ours (the expiry sweep)
-    po_str provider, alias; // columns of the key
+    po_str provider, alias; // columns of the key; alias: the account's name
     observation obs;
     po_str raw;      // verified bytes
     po_str *headers; // in the adapter's order

@@ -102,7 +102,7 @@ static bool read_again(const drain *d, const po_res *row, int r, po_arena *arena
         *ret_event = again;
         return true;
     }
-    e.account = accounts_find(d->accounts, e.provider, e.alias);
+    e.account = accounts_named(d->accounts, e.provider, e.alias);
     if (!e.account || po_res_null(row, r, CLAIM_RAW)) {
         return po_fail(err, PO_RETRY, "unreadable",
                        e.account ? "the raw bytes were erased"

@@ -104,7 +104,7 @@ static event make_event(const account *account, po_arena *arena, po_str template
         po_s("t=1700000000,v1=0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef");
     event e = {.account = account,
                .provider = po_s(account->provider->name),
-               .alias = po_s(account->alias),
+               .alias = po_s(account->name),
                .raw = {text, template.n},
                .headers = copies,
                .n_headers = 1,
@@ -142,7 +142,7 @@ static recording *record_all(const settings *s, size_t *ret_n) {
     if (!accounts_load(s->accounts_file, &accounts, &err) ||
         !po_pg_open(&(po_pg_options){.dsn = s->dsn, .by_index = true}, &pg, &err))
         die("%s: %s", err.code, err.text);
-    const account *account = accounts_find(accounts, po_s("stripe"), po_s(s->alias));
+    const account *account = accounts_at(accounts, po_s("stripe"), po_s(s->alias));
     if (!account)
         die("no such account");
     po_str template = read_template(arena, s->template_file);

@@ -151,7 +151,9 @@ class Player:
         if of["do"] == "references":
             return ("POST", f"/v1/orders/{of['order_id']}/references", written({"references": of["references"]}, style),
                     bearer)
-        body = of["raw"].encode("latin-1") if "raw" in of else written(self.placed(of["body"]), style)
+        node = accounts.id_of("lightning", of["alias"]) if of["provider"] == "lightning" else None
+        said = {"node": node} | of.get("body", {}) if node else of.get("body")
+        body = of["raw"].encode("latin-1") if "raw" in of else written(self.placed(said), style)
         alias, t, how = of["alias"], int(time.time()), of.get("sign", "")
         t += {"stale": -86400, "future": 3600}.get(how, 0)
         secret = "whsec_" + "bm90IG91cnM" * 4 if how == "wrong" else accounts.secret(alias)

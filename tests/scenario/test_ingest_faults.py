@@ -300,15 +300,16 @@ def test_p4_what_cannot_be_decided_is_kept_and_decided_when_it_can(shop, stack, 
 # --- Undecided
 
 def test_p4_an_event_that_its_account_no_longer_reads_stays_in_the_queue(services, stack, tag, tmp_path, events) -> None:
-    """A configuration that makes an event foreign must not make it vanish undecided."""
+    """A configuration that makes an event foreign must not make it vanish undecided: the database has forgotten which
+    mode the account is of."""
     services.start("ingest")
     shop = Shop(services["ingest"], stack.api_token, tag)
     event = shop.stripe_event("checkout.session.completed", shop.session("a"))
     shop.send(event)
     services["ingest"].term()
     tmp_path.chmod(0o755)
-    other = tuple(a if a.alias != "shop" else accounts.Account("stripe", "shop", "test", a.secrets)
-                  for a in accounts.DEFAULT)
+    stack.postgres.query("TRUNCATE ingest.account")
+    other = (accounts.Account("stripe", "shop", "test", accounts.DEFAULT[0].secrets, "acct_shop"),)
     services.start("ingest", label="wrong", env={"PAYONCE_ACCOUNTS_FILE": str(accounts.write(tmp_path, other))})
     own = "event = (SELECT id FROM ingest.provider_event WHERE event_id = %s)"
     stack.postgres.query(f"UPDATE ingest.undecided SET due_at = now(), attempts = 0 WHERE {own}", event["id"])
@@ -316,6 +317,7 @@ def test_p4_an_event_that_its_account_no_longer_reads_stays_in_the_queue(service
           what="looked at")
     assert waiting(stack, event["id"])
     services["wrong"].term()
+    stack.postgres.query("TRUNCATE ingest.account")
     services["ingest"].start().wait_ready()
     shop.register("a")
     shop.wait_state("a", "paid")
@@ -324,7 +326,7 @@ def test_p4_an_event_that_its_account_no_longer_reads_stays_in_the_queue(service
 def test_p17_an_alias_of_another_provider_is_another_account(services, stack, tag, tmp_path) -> None:
     """An order names accounts of its policy's provider; metadata of another one's event does not reach it."""
     tmp_path.chmod(0o755)
-    twins = (*accounts.DEFAULT, accounts.Account("lightning", "shop", "live", accounts.DEFAULT[3].secrets))
+    twins = (*accounts.DEFAULT, accounts.Account("lightning", "shop", "live", accounts.DEFAULT[3].secrets, "02-shop"))
     services.start("ingest", env={"PAYONCE_ACCOUNTS_FILE": str(accounts.write(tmp_path, twins))})
     shop = Shop(services["ingest"], stack.api_token, tag)
     shop.register("a", 1000, "BTC/11", accounts=["shop"], refs={"payment_hash": shop.hash("a")})

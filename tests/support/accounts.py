@@ -14,6 +14,8 @@ class Account:
     secrets: tuple[str, ...]
     account: str | None = None
     client_reference_id: bool = False
+    name: str = ""  # "": an entry of before, named as its alias
+    aliases: tuple[str, ...] = ()
 
 
 def _webhook_secret(fill: int) -> str:
@@ -21,11 +23,11 @@ def _webhook_secret(fill: int) -> str:
 
 
 DEFAULT = (
-    Account("stripe", "shop", "live", ("whsec_demo1",)),
+    Account("stripe", "shop", "live", ("whsec_demo1",), "acct_shop"),
     Account("stripe", "shop-test", "test", ("whsec_demo_test",)),
-    Account("stripe", "shop2", "live", ("whsec_demo2",)),
-    Account("lightning", "node1", "live", (_webhook_secret(0),)),
-    Account("lightning", "node2", "live", (_webhook_secret(64),)),
+    Account("stripe", "shop2", "live", ("whsec_demo2",), "acct_shop2"),
+    Account("lightning", "node1", "live", (_webhook_secret(0),), "02-node1"),
+    Account("lightning", "node2", "live", (_webhook_secret(64),), "02-node2"),
     Account("lightning", "node-test", "test", (_webhook_secret(128),)),
 )
 
@@ -33,6 +35,11 @@ DEFAULT = (
 def secret(alias: str, accounts: tuple[Account, ...] = DEFAULT) -> str:
     """The first secret of an alias: what a sender signs with."""
     return next(a.secrets[0] for a in accounts if a.alias == alias)
+
+
+def id_of(provider: str, alias: str, accounts: tuple[Account, ...] = DEFAULT) -> str | None:
+    """The provider's id of the account, where one is configured."""
+    return next((a.account for a in accounts if (a.provider, a.alias) == (provider, alias)), None)
 
 
 def write(folder: Path, accounts: tuple[Account, ...] = DEFAULT) -> Path:
@@ -46,9 +53,10 @@ def write(folder: Path, accounts: tuple[Account, ...] = DEFAULT) -> Path:
             file.write_text(text + "\n")
             file.chmod(0o600)
             files.append(str(file))
-        row: dict[str, object] = {"provider": a.provider, "alias": a.alias, "mode": a.mode}
+        row: dict[str, object] = {"provider": a.provider, "mode": a.mode, "account": a.account}
+        row |= {"name": a.name, "aliases": a.aliases} if a.name else {"alias": a.alias}
         if a.provider == "stripe":
-            row |= {"account": a.account, "client_reference_id": a.client_reference_id}
+            row["client_reference_id"] = a.client_reference_id
         rows.append({**row, "secret_files": files})
     path = folder / "accounts.json"
     path.write_text(json.dumps({"accounts": rows}, indent=2) + "\n")

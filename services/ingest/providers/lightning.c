@@ -204,7 +204,7 @@ static void state_invoice(const account *alias, const invoice *in, po_arena *are
         (reference){po_s("payment_hash"), hash, in->set_id.n ? (po_str){0} : payment};
     o->facts[o->n_facts++] = (fact){.kind = FACT_PAYMENT,
                                     .provider = po_s("lightning"),
-                                    .account = po_s(alias->alias),
+                                    .account = po_s(alias->name),
                                     .object = payment,
                                     .unit = {.currency = "BTC", .exponent = 11},
                                     .state = w->state,

@@ -25,7 +25,7 @@ static const char *const no_secret[] = {"", NULL};
 
 static verify_result verify_body(const char *const *keys, const char *id, const char *t,
                                  const char *signature, po_str body, int64_t now_us) {
-    account a = {.provider = provider_find(po_s("lightning")), .alias = "node", .secrets = keys};
+    account a = {.provider = provider_find(po_s("lightning")), .name = "node", .secrets = keys};
     header_value headers[4] = {
         {po_s(id), id ? 1 : 0}, {po_s(t), t ? 1 : 0}, {po_s(signature), signature ? 1 : 0}};
     return a.provider->verify(&a, headers, body, now_us);
@@ -143,7 +143,7 @@ static int setup(void **state) {
     static fixture f;
     f = (fixture){.arena = po_arena_new(),
                   .account = {.provider = provider_find(po_s("lightning")),
-                              .alias = "node",
+                              .name = "node",
                               .secrets = secrets}};
     *state = &f;
     return 0;

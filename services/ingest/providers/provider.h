@@ -32,7 +32,7 @@ typedef enum fact_state {
 // The key of a fact within its order: (provider, account, kind, object, unit).
 typedef struct fact {
     fact_kind kind;
-    po_str provider, account; // account = our alias
+    po_str provider, account; // account = its name
     po_str object, payment;   // payment: the payment key a refund belongs to, else empty
     po_unit unit;             // the provider's unit of the amounts
     fact_state state;         // of the highest rank seen
@@ -90,13 +90,14 @@ typedef struct observation {
     po_str profile;        // lightning: the node's profile, compared with the order's
 } observation;
 
-// --- Accounts: an alias in the path is a configured account *and mode* with its secrets.
+// --- Accounts: what we have at a provider, in one mode, with its secrets (docs/accounts.md).
 typedef struct account {
     const struct provider *provider;
-    const char *alias;
+    const char *name;           // for ever: rows, references, facts, orders and events hold it
+    const char *const *aliases; // path segments that lead here, one or more, NULL ended
     bool live;
     const char *id;             // the provider's account id (of LND: the node's public key), or
-                                // NULL: then no event that names one is this alias's
+                                // NULL: then no event that names one is this account's
     bool client_reference;      // client_reference_id may name an order
     const char *const *secrets; // NULL ended, none empty (refused at start)
 } account;

@@ -199,7 +199,7 @@ static fact *state(reading *r, fact_kind kind, po_str object, po_str payment) {
     fact *f = &r->o->facts[r->o->n_facts++];
     *f = (fact){.kind = kind,
                 .provider = po_s("stripe"),
-                .account = po_s(r->account->alias),
+                .account = po_s(r->account->name),
                 .object = object,
                 .payment = payment,
                 .amount = NO_AMOUNT,

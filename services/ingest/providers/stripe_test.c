@@ -23,8 +23,7 @@ static const char *const both[] = {"whsec_demo0", "whsec_demo1", NULL};
 static const char *const empty[] = {"", NULL};
 
 static account account_of(const char *const *secrets) {
-    return (account){
-        .provider = provider_find(po_s("stripe")), .alias = "shop", .secrets = secrets};
+    return (account){.provider = provider_find(po_s("stripe")), .name = "shop", .secrets = secrets};
 }
 
 static verify_result verify(const char *const *secrets, const char *header, po_str body,
