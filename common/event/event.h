@@ -27,10 +27,10 @@ typedef struct po_payment_event {
     int64_t due, received, refunded, delta; // position after the event; delta is a check only
     int32_t qualification;                  // 0 before the first
     bool late, partial, over;
-    po_str provider, account; // "stripe", alias
+    po_str provider, account; // the provider's name, the account's
     po_str provider_event_id;
     po_uuid decision_id;
-    po_str policy; // "stripe-v1"
+    po_str policy; // "PROVIDER-v1"
     int32_t policy_version;
     po_str verdict, reason;                // reason may be empty
     po_str refund_id;                      // evidence; empty = null

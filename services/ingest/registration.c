@@ -118,9 +118,6 @@ static int compare_refs(const void *a, const void *b) {
 bool registration_read_refs(const json_t *list, const policy *policy, po_str allowed,
                             po_arena *arena, struct stated_ref **ret_refs, size_t *ret_n,
                             po_err *err) {
-    static const char *const stripe[] = {"session", "payment_intent", "charge", NULL};
-    static const char *const lightning[] = {"payment_hash", NULL};
-    const char *const *kinds = strcmp(policy->provider, "stripe") == 0 ? stripe : lightning;
     size_t n = json_array_size(list), kept = 0;
     if (n > MAX_LIST)
         return po_fail(err, PO_REFUSED, "invalid", "references: at most %d", MAX_LIST);
@@ -131,9 +128,14 @@ bool registration_read_refs(const json_t *list, const policy *policy, po_str all
             !po_json_id(one, "kind", &refs[i].kind, err) ||
             !po_json_id(one, "value", &refs[i].value, err))
             return po_wrap(err, "references");
-        if (!is_word(refs[i].kind, kinds) || !accounts_lists(allowed, refs[i].account)) {
+        const ref_kind *kind = ref_kind_find(po_s(policy->provider), refs[i].kind);
+        if (!kind || !kind->stated || !accounts_lists(allowed, refs[i].account)) {
             return invalid(err,
                            "references: a kind of the policy's provider, an account of the order");
+        }
+        if (refs[i].value.n > kind->max) {
+            return po_fail(err, PO_REFUSED, "invalid", "references: a %s has at most %zu bytes",
+                           kind->name, kind->max);
         }
         refs[i] = (struct stated_ref){po_str_copy(arena, refs[i].account),
                                       po_str_copy(arena, refs[i].kind),

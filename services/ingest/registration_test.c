@@ -121,10 +121,40 @@ static void lists_do_not_run_into_each_other(void **state) {
     assert_memory_not_equal(a, b, sizeof a);
 }
 
+static bool read_ref(const char *policy, const char *kind, size_t length, po_err *err) {
+    PO_AUTO(po_arena_free) po_arena *arena = po_arena_new();
+    char *value = po_alloc(arena, length + 1);
+    memset(value, 'a', length);
+    json_t *list = json_pack("[{s:s, s:s, s:s}]", "account", "shop", "kind", kind, "value", value);
+    struct stated_ref *refs;
+    size_t n;
+    *err = (po_err){0};
+    bool ok = registration_read_refs(list, policy_find(po_s(policy)), po_s("shop"), arena, &refs,
+                                     &n, err);
+    json_decref(list);
+    return ok;
+}
+
+// A reference's kinds and lengths are its provider's own.
+static void references_are_of_a_kind_of_the_provider(void **state) {
+    (void)state;
+    for (const provider *const *p = providers; *p; p++) {
+        po_err err;
+        for (const ref_kind *kind = (*p)->ref_kinds; kind->name; kind++) {
+            assert_int_equal(read_ref((*p)->policy->name, kind->name, kind->max, &err),
+                             kind->stated);
+            assert_false(read_ref((*p)->policy->name, kind->name, kind->max + 1, &err));
+        }
+        assert_false(read_ref((*p)->policy->name, "order", 1, &err));
+        assert_string_equal(err.code, "invalid");
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_limit_stands_once),
         cmocka_unit_test(each_version_renders_as_it_always_did),
+        cmocka_unit_test(references_are_of_a_kind_of_the_provider),
         cmocka_unit_test(lists_do_not_run_into_each_other),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

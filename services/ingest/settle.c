@@ -331,7 +331,7 @@ static bool note_known(const batch *b, route *r, const event *e, size_t i) {
             note_ref(r, own, po_res_text(b->refs, row, 3));
         }
     }
-    for (int row = first; row < end && ref_is_global(e->obs.refs[i].kind); row++) {
+    for (int row = first; row < end && ref_is_global(e->provider, e->obs.refs[i].kind); row++) {
         if (!po_str_eq(po_res_text(b->refs, row, 1), e->alias) &&
             !po_str_eq(po_res_text(b->refs, row, 2), own) &&
             po_res_bool(b->refs, row, 4) == e->account->live) {

@@ -729,8 +729,9 @@ char *store_facts_json(po_arena *arena, const fact_set *facts) {
     return copy;
 }
 
-bool ref_is_global(po_str kind) {
-    return po_str_is(kind, "payment_hash") || po_str_is(kind, "address");
+bool ref_is_global(po_str provider, po_str kind) {
+    const ref_kind *found = ref_kind_find(provider, kind);
+    return found && found->global;
 }
 
 po_str await_order(po_arena *arena, po_str order_id) {
@@ -738,7 +739,7 @@ po_str await_order(po_arena *arena, po_str order_id) {
 }
 
 po_str await_ref(po_arena *arena, po_str provider, po_str account, po_str kind, po_str value) {
-    po_str scope = ref_is_global(kind) ? po_s("") : account;
+    po_str scope = ref_is_global(provider, kind) ? po_s("") : account;
     return po_s(po_printf(arena, "ref:%.*s:%.*s:%.*s:%.*s", (int)provider.n, provider.p,
                           (int)scope.n, scope.p, (int)kind.n, kind.p, (int)value.n, value.p));
 }

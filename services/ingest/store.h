@@ -151,9 +151,8 @@ char *store_facts_json(po_arena *arena, const fact_set *facts);
 po_str store_join(po_arena *arena, const po_str *items, size_t n);
 
 // "order:ID", "ref:…", "pay:…": how undecided rows name what they wait for. Kinds that name one
-// payable thing in the world (payment_hash, address) leave the account out: another account of ours
-// may have registered it.
+// payable thing in the world leave the account out: another account of ours may have registered it.
 po_str await_order(po_arena *arena, po_str order_id);
 po_str await_ref(po_arena *arena, po_str provider, po_str account, po_str kind, po_str value);
 po_str await_payment(po_arena *arena, po_str provider, po_str account, po_str payment);
-bool ref_is_global(po_str kind);
+bool ref_is_global(po_str provider, po_str kind);

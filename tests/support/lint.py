@@ -14,6 +14,9 @@ LAYERS = ("base", "metrics", "log", "config", "life", "json", "pg", "kafka", "av
 # Rooms of a service that are pure, and what of common/ they may include: no database, network or broker.
 PURE = {"services/ingest/providers": ("base", "json"), "services/ingest/decision": ("base",)}
 GENERATED = re.compile(r"\w+_(files|names)\.h")
+# A provider's name stands in its own room alone, whatever the language; beside it only in what is history, or a test.
+PROVIDERS = ROOT / "services/ingest/providers"
+APPLIED = ("services/ingest/migrations/0001_init.sql",)
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.M)
 MACHINE = re.compile(r"(?<![\w.$/}-])/(?:home|root|Users)/\w")
 
@@ -40,8 +43,27 @@ def include_fault(file: Path, target: str) -> str | None:
     return None
 
 
-def faults() -> list[str]:
+def provider_names() -> list[str]:
+    [rows] = re.findall(r"providers\[\] = {([^}]*)}", (PROVIDERS / "providers.c").read_text())
+    return re.findall(r"&(\w+)", rows)
+
+
+def named_providers() -> list[str]:
+    """A provider is one file and one line, so no other source names one."""
+    names = re.compile(rf"(?<![a-z])({'|'.join(provider_names())})(?![a-z])", re.I)
     found = []
+    for area in ("common", "services"):
+        for file in sorted(f for f in (ROOT / area).rglob("*") if f.suffix in (".c", ".h", ".sql")):
+            name = file.relative_to(ROOT).as_posix()
+            if PROVIDERS in file.parents or name in APPLIED or file.name.endswith("_test.c"):
+                continue
+            lines = enumerate(file.read_text().splitlines(), 1)
+            found += [f"{name}:{n}: names a provider" for n, line in lines if names.search(line)]
+    return found
+
+
+def faults() -> list[str]:
+    found = named_providers()
     for area in ("common", "services"):
         for file in sorted((ROOT / area).glob("*/**/*.[ch]")):
             name = file.relative_to(ROOT)

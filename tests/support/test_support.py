@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+import lint
 import process
 import sign
 import tree
@@ -48,6 +49,18 @@ def test_the_files_of_the_tree_are_known_without_git(tmp_path: Path, monkeypatch
     (tmp_path / ".gitignore").write_text("/build/\n__pycache__/\n")
     assert [str(f) for f in tree.files(tmp_path)] == [".gitignore", "a.c", "src/build/kept.c"]
     assert Path("tests/support/tree.py") in tree.files()
+
+
+def test_a_provider_is_named_in_its_own_room_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert {"stripe", "lightning"} <= set(lint.provider_names()) and lint.named_providers() == []
+    room, other = tmp_path / "services/ingest/providers/x.c", tmp_path / "common/log/log.c"
+    monkeypatch.setattr(lint, "ROOT", tmp_path)
+    for file in (room, other):
+        file.parent.mkdir(parents=True)
+        file.write_text("const char *one = \"Stripe's\";\nint striped;\nint stripe_words;\n")
+    monkeypatch.setattr(lint, "provider_names", lambda: ["stripe"])
+    monkeypatch.setattr(lint, "PROVIDERS", room.parent)
+    assert lint.named_providers() == [f"common/log/log.c:{n}: names a provider" for n in (1, 3)]
 
 
 def test_the_sink_asks_nobody_for_the_name_of_a_host(sink: SmtpSink) -> None:

@@ -25,18 +25,6 @@ typedef enum verdict {
     VERDICT_QUALIFIED,
 } verdict;
 
-typedef struct policy {
-    const char *name; // "stripe-v1": stored with the order and every decision
-    int version;
-    const char *provider;
-    // The finest unit the policy can receive for a currency; orders are kept in it ("lightning-v1":
-    // BTC/11).
-    bool (*unit)(po_str currency, po_unit *ret_unit);
-    const struct word *words; // what its provider's words mean (words.h), for docs/states.md
-} policy;
-extern const policy *const policies[]; // NULL ended
-const policy *policy_find(po_str name);
-
 // What the order's money amounts to, recomputed from all facts each time.
 typedef struct position {
     order_state state;
@@ -58,7 +46,7 @@ typedef struct order {
     po_money price;        // in the policy's unit
     int64_t max_discount;  // minor, same unit
     int64_t expires_at_us; // 0 = never
-    po_str profile;        // lightning: node profile that may receive it; empty = any
+    po_str profile;        // the node that may receive it; empty = any
     bool canceled_by_shop;
     position position;
     int32_t qualification; // 0 before the first

@@ -9,7 +9,7 @@
 
 static inline fact sample(fact_kind kind, const char *object, int64_t at) {
     return (fact){.kind = kind,
-                  .provider = po_s("stripe"),
+                  .provider = po_s(providers[0]->name),
                   .account = po_s("shop"),
                   .object = po_s(object),
                   .unit = USD,
@@ -75,7 +75,7 @@ static inline fact waived(fact f) {
 
 static inline order order_for(int64_t price) {
     return (order){.id = po_s("o-1"),
-                   .policy = policies[0],
+                   .policy = providers[0]->policy,
                    .price = {price, USD},
                    .position = {.due = price}};
 }

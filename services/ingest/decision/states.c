@@ -69,8 +69,8 @@ static void print_transitions(FILE *out) {
 void decide_print_states(FILE *out) {
     fprintf(out, "# States\n\nPrinted by `payonce-ingest print-states`; a test compares this page "
                  "with the program.\n");
-    for (const policy *const *p = policies; *p; p++)
-        print_policy(out, *p);
+    for (const provider *const *p = providers; *p; p++)
+        print_policy(out, (*p)->policy);
     print_rules(out);
     print_transitions(out);
 }

@@ -14,7 +14,7 @@
 #define SECONDS_MAX 253402300799 // the end of year 9999
 #define HASH_HEX 64
 
-const word lightning_words[] = {
+static const word lightning_words[] = {
     {"invoice", "OPEN", STATE_PENDING, 1, false, "nothing came yet"},
     {"invoice", "ACCEPTED", STATE_HELD, 2, false, "held, not paid: the money can still go back"},
     {"invoice", "CANCELED", STATE_CANCELED, 3, false, "final: the invoice takes no money any more"},
@@ -238,10 +238,34 @@ static void lightning_read(const account *alias, const header_value *headers, po
     json_decref(root);
 }
 
+static const ref_kind lightning_refs[] = {
+    // Hex digits. Whoever knows the hash can pay it at any node.
+    {.name = "payment_hash", .max = HASH_HEX, .stated = true, .global = true},
+    {0},
+};
+
+// Millisatoshi, the finest that Lightning moves; a price in satoshi is rescaled on entry.
+static bool lightning_unit(po_str currency, po_unit *ret_unit) {
+    if (!po_str_is(currency, "BTC"))
+        return false;
+    *ret_unit = (po_unit){.currency = "BTC", .exponent = 11};
+    return true;
+}
+
+static const policy lightning_v1 = {.name = "lightning-v1",
+                                    .version = 1,
+                                    .provider = "lightning",
+                                    .unit = lightning_unit,
+                                    .words = lightning_words};
+
 const provider lightning = {.name = "lightning",
                             .door = "observations",
                             .headers = {"webhook-id", "webhook-timestamp", "webhook-signature"},
                             .verify = lightning_verify,
                             .stated_time = lightning_stated_time,
                             .read = lightning_read,
-                            .check_secret = lightning_check_secret};
+                            .check_secret = lightning_check_secret,
+                            .reader_version = 1,
+                            .digest_version = 1,
+                            .ref_kinds = lightning_refs,
+                            .policy = &lightning_v1};

@@ -1,5 +1,6 @@
-// A provider is a small struct of functions chosen by name: how its requests are verified and what
-// its events say. Adding one: a file with its struct, a line in providers[]. Pure: no clock, row or
+// A provider is a small struct chosen by name: how its requests are verified, what its events say,
+// and by which policy its orders are decided. Adding one: a file with its struct, a line in
+// providers[] (docs/adding-a-provider.md); its name stands nowhere else. Pure: no clock, row or
 // socket; never asserts on data; safe from any thread.
 #pragma once
 #include "base/arena.h"
@@ -54,7 +55,7 @@ bool fact_state_parse(po_str name, fact_state *ret);
 
 // A route to an order, and what an event teaches when its order is known.
 typedef struct reference {
-    po_str kind; // "session", "payment_intent", "charge", "payment_hash"
+    po_str kind; // one of the provider's (ref_kind)
     po_str value;
     po_str payment; // the payment key it belongs to, empty when not known
 } reference;
@@ -115,8 +116,27 @@ typedef enum verify_result {
     VERIFY_STALE
 } verify_result;
 
+// A kind of reference: what an order is found by.
+typedef struct ref_kind {
+    const char *name;
+    size_t max;  // bytes of a value
+    bool stated; // the shop may state it with an order
+    bool global; // names one payable thing in the world: an account of ours that did not register
+                 // it is told of it, too
+} ref_kind;
+
+// What an order is decided by: the provider's words, and the unit its orders are kept in.
+typedef struct policy {
+    const char *name; // "PROVIDER-v1": stored with the order and every decision
+    int version;
+    const char *provider;
+    // The finest unit the policy can receive for a currency; orders are kept in it.
+    bool (*unit)(po_str currency, po_unit *ret_unit);
+    const struct word *words; // what its provider's words mean (words.h), for docs/states.md
+} policy;
+
 typedef struct provider {
-    const char *name;       // "stripe": path segment and column value
+    const char *name;       // path segment and column value
     const char *door;       // "webhooks" or "observations": first path segment
     const char *headers[4]; // names that verify() and read() are given, NULL ended
     // What the headers alone refuse (STALE too: 300 s both ways) costs no look at the body; a stale
@@ -133,11 +153,16 @@ typedef struct provider {
                  observation *ret_observation);
     // A secret's problem ("empty", "not base64", …) or NULL.
     const char *(*check_secret)(const char *secret);
+    // Raised with any change of what read() makes of a body: stored readings say which made them.
+    int reader_version;
+    // Raised when the same reading gets another digest: digests are compared under one version.
+    int digest_version;
+    const ref_kind *ref_kinds; // ended by a row without a name
+    const policy *policy;
 } provider;
 
-extern const provider *const providers[];   // NULL ended
-const provider *provider_find(po_str name); // NULL when unknown
-
-// Exponent of a currency at a provider ("stripe", "usd" or "USD"): per-provider table (PROVIDERS
-// a6). False for what is not three letters.
-PO_MUST_CHECK bool stripe_unit(po_str currency, po_unit *ret_unit);
+extern const provider *const providers[]; // NULL ended
+// All NULL when unknown.
+const provider *provider_find(po_str name);
+const policy *policy_find(po_str name);
+const ref_kind *ref_kind_find(po_str provider, po_str kind);

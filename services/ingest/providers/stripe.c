@@ -13,7 +13,7 @@
 
 #define SECONDS_MAX 253402300799 // the end of year 9999
 
-const word stripe_words[] = {
+static const word stripe_words[] = {
     {"checkout.session.completed", "paid", STATE_PAID, 4, false, "the session's money is there"},
     {"checkout.session.completed", "no_payment_required", STATE_PAID, 4, true,
      "nothing was due: counts by the discount rule"},
@@ -34,6 +34,41 @@ const word stripe_words[] = {
     {"refund.*", "", STATE_PENDING, 1, false, "Stripe states no status: not counted"},
     {0},
 };
+
+// --- Units
+
+// Exponents as Stripe counts them, where they are not 2. ISK and UGX have no minor unit, yet Stripe
+// sends them × 100.
+static const char zero_decimal[][4] = {"BIF", "CLP", "DJF", "GNF", "JPY", "KMF", "KRW", "MGA",
+                                       "PYG", "RWF", "VND", "VUV", "XAF", "XOF", "XPF"};
+static const char three_decimal[][4] = {"BHD", "JOD", "KWD", "OMR", "TND"};
+
+static bool listed(const char (*list)[4], size_t n, const char *currency) {
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(list[i], currency) == 0)
+            return true;
+    return false;
+}
+
+static bool stripe_unit(po_str currency, po_unit *ret_unit) {
+    po_unit unit = {.exponent = 2};
+    if (currency.n != 3)
+        return false;
+    for (size_t i = 0; i < 3; i++) {
+        char c = currency.p[i];
+        if (c >= 'a' && c <= 'z')
+            c = (char)(c - 'a' + 'A');
+        if (c < 'A' || c > 'Z')
+            return false;
+        unit.currency[i] = c;
+    }
+    if (listed(zero_decimal, sizeof zero_decimal / sizeof *zero_decimal, unit.currency))
+        unit.exponent = 0;
+    if (listed(three_decimal, sizeof three_decimal / sizeof *three_decimal, unit.currency))
+        unit.exponent = 3;
+    *ret_unit = unit;
+    return true;
+}
 
 // --- Signature
 
@@ -411,40 +446,18 @@ static void stripe_read(const account *alias, const header_value *headers, po_st
     json_decref(root);
 }
 
-// --- Units
+static const ref_kind stripe_refs[] = {
+    {.name = "session", .max = PO_ID_MAX, .stated = true},
+    {.name = "payment_intent", .max = PO_ID_MAX, .stated = true},
+    {.name = "charge", .max = PO_ID_MAX, .stated = true},
+    {0},
+};
 
-// Exponents as Stripe counts them, where they are not 2. ISK and UGX have no minor unit, yet Stripe
-// sends them × 100.
-static const char zero_decimal[][4] = {"BIF", "CLP", "DJF", "GNF", "JPY", "KMF", "KRW", "MGA",
-                                       "PYG", "RWF", "VND", "VUV", "XAF", "XOF", "XPF"};
-static const char three_decimal[][4] = {"BHD", "JOD", "KWD", "OMR", "TND"};
-
-static bool listed(const char (*list)[4], size_t n, const char *currency) {
-    for (size_t i = 0; i < n; i++)
-        if (strcmp(list[i], currency) == 0)
-            return true;
-    return false;
-}
-
-bool stripe_unit(po_str currency, po_unit *ret_unit) {
-    po_unit unit = {.exponent = 2};
-    if (currency.n != 3)
-        return false;
-    for (size_t i = 0; i < 3; i++) {
-        char c = currency.p[i];
-        if (c >= 'a' && c <= 'z')
-            c = (char)(c - 'a' + 'A');
-        if (c < 'A' || c > 'Z')
-            return false;
-        unit.currency[i] = c;
-    }
-    if (listed(zero_decimal, sizeof zero_decimal / sizeof *zero_decimal, unit.currency))
-        unit.exponent = 0;
-    if (listed(three_decimal, sizeof three_decimal / sizeof *three_decimal, unit.currency))
-        unit.exponent = 3;
-    *ret_unit = unit;
-    return true;
-}
+static const policy stripe_v1 = {.name = "stripe-v1",
+                                 .version = 1,
+                                 .provider = "stripe",
+                                 .unit = stripe_unit,
+                                 .words = stripe_words};
 
 const provider stripe = {.name = "stripe",
                          .door = "webhooks",
@@ -452,4 +465,8 @@ const provider stripe = {.name = "stripe",
                          .verify = stripe_verify,
                          .stated_time = stripe_stated_time,
                          .read = stripe_read,
-                         .check_secret = stripe_check_secret};
+                         .check_secret = stripe_check_secret,
+                         .reader_version = 1,
+                         .digest_version = 1,
+                         .ref_kinds = stripe_refs,
+                         .policy = &stripe_v1};

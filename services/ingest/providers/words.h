@@ -12,7 +12,5 @@ typedef struct word {
     const char *why;
 } word;
 
-// Ended by a row without a type; what no row names is unsupported, at the lowest rank.
-extern const word stripe_words[], lightning_words[];
-
+// A table is ended by a row without a type; what no row names is unsupported, at the lowest rank.
 const word *word_find(const word *words, po_str type, po_str status);
