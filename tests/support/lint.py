@@ -44,8 +44,7 @@ def include_fault(file: Path, target: str) -> str | None:
 
 
 def provider_names() -> list[str]:
-    [rows] = re.findall(r"providers\[\] = {([^}]*)}", (PROVIDERS / "providers.c").read_text())
-    return re.findall(r"&(\w+)", rows)
+    return re.findall(r"^    _\((\w+)\)", (PROVIDERS / "providers.c").read_text(), re.M)
 
 
 def named_providers() -> list[str]:

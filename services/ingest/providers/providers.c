@@ -1,9 +1,15 @@
 // The providers payonce speaks: a new one is its file and a line here.
 #include "providers/provider.h"
 
-extern const provider stripe, lightning;
+#define EACH(_) \
+    _(stripe)   \
+    _(lightning)
 
-const provider *const providers[] = {&stripe, &lightning, NULL};
+#define DECLARE(name) extern const provider name;
+#define POINT_TO(name) &(name),
+EACH(DECLARE)
+
+const provider *const providers[] = {EACH(POINT_TO) NULL};
 
 const provider *provider_find(po_str name) {
     for (const provider *const *p = providers; *p; p++)
