@@ -12,6 +12,7 @@
 #include "metrics/metrics.h"
 #include "registration.h"
 #include "store.h"
+#include "undecided_rows.h"
 #include "waiters.h"
 #include <pthread.h>
 #include <stdlib.h>
@@ -283,7 +284,7 @@ static bool wake(po_tx *tx, po_arena *arena, const char *provider, po_str order_
         keys[i + 1] =
             await_ref(arena, po_s(provider), refs[i].account, refs[i].kind, refs[i].value);
     }
-    return store_wake(tx->pg, arena, keys, n + 1, err);
+    return undecided_wake(tx->pg, arena, keys, n + 1, err);
 }
 
 // --- Register

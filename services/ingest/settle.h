@@ -5,6 +5,7 @@
 // (P2, P6).
 #pragma once
 #include "store.h"
+#include "undecided_rows.h"
 
 typedef enum settle_phase { PHASE_RECORD, PHASE_HOLD, PHASE_WRITE } settle_phase;
 
@@ -12,21 +13,25 @@ typedef struct settle_options {
     bool skip_locked;    // orders held elsewhere: their events are recorded as undecided, due now
     int lock_timeout_ms; // of this transaction; 0 = the session's
     const char
-        *record_only;     // not NULL: record, and leave undecided with this error; decide nothing
-    const po_uuid *token; // not NULL: the events are undecided rows, all leased under this token
+        *record_only; // not NULL: record, and leave undecided with this error; decide nothing
 } settle_options;
 
 typedef struct settle_report {
     settle_phase phase; // reached when it failed
     size_t emitted;     // outbox rows
     size_t undecided;   // rows left waiting
-    bool lost_lease;    // token: another worker, or a wake, took a row over; nothing was written
+    bool lost_lease;    // claimed: another worker, or a wake, took a row over; nothing was written
 } settle_report;
 
 // Sets events[i]->same and ->id. The arena is dropped by the caller. On failure nothing was
 // written, except that UNCERTAIN (a lost COMMIT reply) may have written everything.
 PO_MUST_CHECK bool settle(po_pg *pg, po_arena *arena, event *const *events, size_t n,
                           const settle_options *options, settle_report *ret_report, po_err *err);
+
+// The same for events that wait in ingest.undecided, all leased under this token: their rows are
+// gone, or put off.
+PO_MUST_CHECK bool settle_claimed(po_pg *pg, po_arena *arena, event *const *events, size_t n,
+                                  po_uuid token, settle_report *ret_report, po_err *err);
 
 // The event by which the expiry sweep says that an order's time is up: it goes through the same
 // door.

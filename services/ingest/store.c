@@ -29,8 +29,6 @@ enum {
     MOVE_ORDERS,
     PUT_REFS,
     LEARN_PAYMENTS,
-    PUT_UNDECIDED,
-    WAKE_UNDECIDED,
 };
 
 static const po_stmt SQL[] = {
@@ -52,10 +50,11 @@ static const po_stmt SQL[] = {
          " ON CONFLICT DO NOTHING RETURNING id, provider, account, event_id"},
     [FIND_REFS] =
         {"find_refs",
-         "SELECT u.i, r.account, r.order_id, r.payment, o.live, array_to_string(o.accounts, ' ')"
+         "SELECT u.i, r.account, r.order_id, r.payment, o.live, array_to_string(o.accounts, ' '),"
+         " r.known_by"
          " FROM unnest($1::int4[], $2::text[], $3::text[], $4::text[]) AS u(i, provider, kind, "
          "value)"
-         " CROSS JOIN LATERAL (SELECT account, order_id, payment FROM ingest.order_ref r"
+         " CROSS JOIN LATERAL (SELECT account, order_id, payment, known_by FROM ingest.order_ref r"
          " WHERE r.provider = u.provider AND r.kind = u.kind AND r.value = u.value OFFSET 0) r"
          " LEFT JOIN LATERAL (SELECT live, accounts FROM ingest.shop_order o"
          " WHERE o.order_id = r.order_id OFFSET 0) o ON true ORDER BY u.i"},
@@ -141,9 +140,9 @@ static const po_stmt SQL[] = {
          "qualification,"
          " sequence, canceled, swept, contact) WHERE s.order_id = ANY (ARRAY[u.order_id])"},
     [PUT_REFS] = {"put_refs",
-                  "INSERT INTO ingest.order_ref (provider, kind, value, account, order_id, payment)"
-                  " SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], "
-                  "$5::text[], $6::text[])"},
+                  "INSERT INTO ingest.order_ref (provider, kind, value, account, order_id, payment,"
+                  " known_by) SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], "
+                  "$5::text[], $6::text[], $7::text[])"},
     [LEARN_PAYMENTS] = {"learn_payments",
                         "UPDATE ingest.order_ref r SET payment = u.payment"
                         " FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[])"
@@ -151,23 +150,6 @@ static const po_stmt SQL[] = {
                         " WHERE r.provider = u.provider AND r.kind = u.kind AND r.value = u.value "
                         "AND r.account = u.account"
                         " AND r.payment = ''"},
-    // What awaits nothing can be decided now. The look at what waits is for what was uncommitted
-    // when it was read; a stranger, whom its references wake, is looked at twice in all.
-    [PUT_UNDECIDED] =
-        {"put_undecided",
-         "INSERT INTO ingest.undecided (event, reason, awaits, unmatched, woken_at, due_at, "
-         "last_error)"
-         " SELECT a, b, string_to_array(c, E'\\n'), d,"
-         " CASE WHEN c = '' AND NOT d THEN clock_timestamp() END, now() + interval '1 second', e"
-         " FROM unnest($1::int8[], $2::text[], $3::text[], $4::bool[], $5::text[])"
-         " AS u(a, b, c, d, e)"},
-    // By the clock, not by the transaction's begin: claims begin where the last one ended.
-    [WAKE_UNDECIDED] = {"wake_undecided",
-                        "UPDATE ingest.undecided SET woken_at = clock_timestamp(), lease_token = "
-                        "NULL, lease_until = NULL, unmatched = false"
-                        " WHERE event = ANY (ARRAY(SELECT event FROM ingest.undecided WHERE awaits "
-                        "&& $1::text[] ORDER BY event + 0"
-                        " FOR UPDATE))"},
 };
 
 // A commit that could be taken back would let ids run backwards and paid events vanish.
@@ -312,6 +294,35 @@ bool store_send_routes(po_pg *pg, po_arena *arena, const po_str *order_ids, size
     return po_pipe_send(pg, &SQL[FIND_ROUTES], args, err);
 }
 
+static po_str copy_text(po_arena *arena, const po_res *res, int row, int col) {
+    return po_str_copy(arena, po_res_text(res, row, col));
+}
+
+found_ref *store_read_refs(po_arena *arena, const po_res *rows, size_t *ret_n) {
+    *ret_n = (size_t)po_res_rows(rows);
+    found_ref *refs = po_alloc_array(arena, *ret_n + 1, sizeof *refs);
+    for (int row = 0; row < po_res_rows(rows); row++)
+        refs[row] = (found_ref){.asked = (size_t)po_res_i64(rows, row, 0),
+                                .account = copy_text(arena, rows, row, 1),
+                                .order_id = copy_text(arena, rows, row, 2),
+                                .payment = copy_text(arena, rows, row, 3),
+                                .live = po_res_bool(rows, row, 4),
+                                .accounts = copy_text(arena, rows, row, 5),
+                                .by = known_by_parse(po_res_text(rows, row, 6))};
+    return refs;
+}
+
+found_order *store_read_routes(po_arena *arena, const po_res *rows, size_t *ret_n) {
+    *ret_n = (size_t)po_res_rows(rows);
+    found_order *orders = po_alloc_array(arena, *ret_n + 1, sizeof *orders);
+    for (int row = 0; row < po_res_rows(rows); row++)
+        orders[row] = (found_order){.id = copy_text(arena, rows, row, 0),
+                                    .live = po_res_bool(rows, row, 1),
+                                    .accounts = copy_text(arena, rows, row, 2),
+                                    .policy = copy_text(arena, rows, row, 3)};
+    return orders;
+}
+
 // --- Holding orders
 
 bool store_send_hold(po_pg *pg, po_arena *arena, const po_str *order_ids, size_t n,
@@ -325,10 +336,6 @@ bool store_send_hold(po_pg *pg, po_arena *arena, const po_str *order_ids, size_t
             return false;
     }
     return true;
-}
-
-static po_str copy_text(po_arena *arena, const po_res *res, int row, int col) {
-    return po_str_copy(arena, po_res_text(res, row, col));
 }
 
 static bool read_unit(po_unit *unit, const po_res *res, int row, int col) {
@@ -546,12 +553,23 @@ static bool send_orders(po_pg *pg, po_arena *arena, const batch_writes *writes, 
     return po_pipe_send(pg, &SQL[MOVE_ORDERS], args, err);
 }
 
+static int compare_taught(const void *a, const void *b) {
+    const known_ref *x = a, *y = b;
+    int c = po_str_cmp(x->provider, y->provider);
+    if (!c)
+        c = po_str_cmp(x->kind, y->kind);
+    if (!c)
+        c = po_str_cmp(x->value, y->value);
+    return c ? c : po_str_cmp(x->account, y->account);
+}
+
 static bool send_refs(po_pg *pg, po_arena *arena, const batch_writes *writes, size_t *sends,
                       po_err *err) {
-    const known_ref *refs = writes->taught;
+    known_ref *refs = writes->taught;
     size_t n = writes->n_taught;
     if (!n)
         return true;
+    qsort(refs, n, sizeof *refs, compare_taught);
     po_args *args = po_args_new(arena);
     TEXTS(args, arena, refs, n, provider);
     TEXTS(args, arena, refs, n, kind);
@@ -559,6 +577,7 @@ static bool send_refs(po_pg *pg, po_arena *arena, const batch_writes *writes, si
     TEXTS(args, arena, refs, n, account);
     TEXTS(args, arena, refs, n, order_id);
     TEXTS(args, arena, refs, n, payment);
+    COLUMN(po_str, po_arg_texts, po_s(known_by_name(refs[i].by)));
     *sends += 1;
     return po_pipe_send(pg, &SQL[PUT_REFS], args, err);
 }
@@ -577,34 +596,6 @@ static bool send_learned(po_pg *pg, po_arena *arena, const batch_writes *writes,
     TEXTS(args, arena, refs, n, payment);
     *sends += 1;
     return po_pipe_send(pg, &SQL[LEARN_PAYMENTS], args, err);
-}
-
-static bool send_undecided(po_pg *pg, po_arena *arena, const batch_writes *writes, size_t *sends,
-                           po_err *err) {
-    const waiting *w = writes->waitings;
-    size_t n = writes->n_waitings;
-    if (n) {
-        po_args *args = po_args_new(arena);
-        COLUMN(int64_t, po_arg_i64s, w[i].event);
-        COLUMN(po_str, po_arg_texts, po_s(w[i].reason));
-        COLUMN(po_str, po_arg_texts, store_join(arena, w[i].awaits, w[i].n_awaits));
-        COLUMN(bool, po_arg_bools, w[i].stranger);
-        TEXTS(args, arena, w, n, error);
-        *sends += 1;
-        if (!po_pipe_send(pg, &SQL[PUT_UNDECIDED], args, err))
-            return false;
-    }
-    return true;
-}
-
-bool store_send_wake(po_pg *pg, po_arena *arena, const batch_writes *writes, size_t *sends,
-                     po_err *err) {
-    if (!writes->n_woken)
-        return true;
-    po_args *args = po_args_new(arena);
-    po_arg_texts(args, writes->woken, writes->n_woken);
-    *sends += 1;
-    return po_pipe_send(pg, &SQL[WAKE_UNDECIDED], args, err);
 }
 
 static bool send_outbox(po_pg *pg, po_arena *arena, const batch_writes *writes, size_t *sends,
@@ -632,14 +623,7 @@ bool store_send_writes(po_pg *pg, po_arena *arena, const batch_writes *writes, s
            send_facts(pg, arena, writes, ret_sends, err) &&
            send_decisions(pg, arena, writes, ret_sends, err) &&
            send_orders(pg, arena, writes, ret_sends, err) &&
-           send_undecided(pg, arena, writes, ret_sends, err) &&
            send_outbox(pg, arena, writes, ret_sends, err);
-}
-
-bool store_wake(po_pg *pg, po_arena *arena, const po_str *keys, size_t n, po_err *err) {
-    po_args *args = po_args_new(arena);
-    po_arg_texts(args, keys, n);
-    return po_pg_run(pg, &SQL[WAKE_UNDECIDED], args, NULL, err);
 }
 
 bool store_payment_row(po_arena *arena, const outcome *outcome, po_outbox_row *ret_row,
@@ -727,24 +711,4 @@ char *store_facts_json(po_arena *arena, const fact_set *facts) {
     free(text);
     json_decref(list);
     return copy;
-}
-
-bool ref_is_global(po_str provider, po_str kind) {
-    const ref_kind *found = ref_kind_find(provider, kind);
-    return found && found->global;
-}
-
-po_str await_order(po_arena *arena, po_str order_id) {
-    return po_s(po_printf(arena, "order:%.*s", (int)order_id.n, order_id.p));
-}
-
-po_str await_ref(po_arena *arena, po_str provider, po_str account, po_str kind, po_str value) {
-    po_str scope = ref_is_global(provider, kind) ? po_s("") : account;
-    return po_s(po_printf(arena, "ref:%.*s:%.*s:%.*s:%.*s", (int)provider.n, provider.p,
-                          (int)scope.n, scope.p, (int)kind.n, kind.p, (int)value.n, value.p));
-}
-
-po_str await_payment(po_arena *arena, po_str provider, po_str account, po_str payment) {
-    return po_s(po_printf(arena, "pay:%.*s:%.*s:%.*s", (int)provider.n, provider.p, (int)account.n,
-                          account.p, (int)payment.n, payment.p));
 }

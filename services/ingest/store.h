@@ -7,6 +7,7 @@
 #include "decision/decide.h"
 #include "outbox/outbox.h"
 #include "pg/pg.h"
+#include "routes.h"
 
 extern const po_outbox ingest_outbox;
 
@@ -61,34 +62,18 @@ typedef struct outcome {
     char *facts_json; // the facts it was drawn from
 } outcome;
 
-// An event that cannot be decided yet.
-typedef struct waiting {
-    int64_t event;
-    const char *reason; // static: "order_unknown", "reference_unknown", "payment_unknown",
-                        // "order_busy", "failed"
-    po_str awaits[OBS_MAX + 2];
-    size_t n_awaits;
-    bool stranger; // names no order, and no reference of it is known: it waits by reference alone
-    po_str error;  // of "failed"
-} waiting;
-
-// A reference in hand: looked up or taught.
-typedef struct known_ref {
-    po_str provider, kind, value, account;
-    po_str order_id, payment;
-} known_ref;
-
 // Sends the insert of n events, which must be sorted by (provider, alias, event_id) without
 // repeats; the result's rows are (id, provider, account, event_id) of the new ones.
 PO_MUST_CHECK bool store_send_events(po_pg *pg, po_arena *arena, event *const *events, size_t n,
                                      po_err *err);
-// Sends the look-up of references: rows (index of the asked, account, order_id, payment, the
-// order's mode: live, its accounts as "a b c"), by index.
+// Sends the look-up of references, and reads what it brought.
 PO_MUST_CHECK bool store_send_refs(po_pg *pg, po_arena *arena, const known_ref *asked, size_t n,
                                    po_err *err);
-// Sends the look-up of orders by id: rows (order_id, live, accounts as "a b c", policy), by id.
+found_ref *store_read_refs(po_arena *arena, const po_res *rows, size_t *ret_n);
+// The same of orders by id.
 PO_MUST_CHECK bool store_send_routes(po_pg *pg, po_arena *arena, const po_str *order_ids, size_t n,
                                      po_err *err);
+found_order *store_read_routes(po_arena *arena, const po_res *rows, size_t *ret_n);
 // Sends the comparison of events that the insert did not return: rows (provider, account, event_id,
 // digest), in the order of the events.
 PO_MUST_CHECK bool store_send_compare(po_pg *pg, po_arena *arena, event *const *events, size_t n,
@@ -111,7 +96,6 @@ held_order *store_find_held(held_order *held, size_t n, po_str order_id);
 // Sends everything that a batch decided; ret_sends = statements sent. `taught`: references found
 // unknown by a look-up of this transaction, sorted by (provider, kind, value, account); one that
 // another session has taught meanwhile fails with 23505: repeat the batch, the look-up will see it.
-// `woken` = awaits keys that became known.
 typedef struct batch_writes {
     held_order *orders;
     size_t n_orders;
@@ -121,25 +105,11 @@ typedef struct batch_writes {
     size_t n_taught;
     known_ref *learned; // references known, or taught here, whose payment is known only now
     size_t n_learned;
-    waiting *waitings;
-    size_t n_waitings;
-    po_str *woken;
-    size_t n_woken;
     po_outbox_row *contacts; // rows of contacts.v1, before the payment events
     size_t n_contacts;
 } batch_writes;
 PO_MUST_CHECK bool store_send_writes(po_pg *pg, po_arena *arena, const batch_writes *writes,
                                      size_t *ret_sends, po_err *err);
-
-// Sends the wake: undecided rows that await a key of `woken` can be decided now, before all that is
-// due, and whoever has claimed one loses it. The last statement before COMMIT that can wait (lock
-// order).
-PO_MUST_CHECK bool store_send_wake(po_pg *pg, po_arena *arena, const batch_writes *writes,
-                                   size_t *sends, po_err *err);
-
-// The same for a command's keys, outside pipeline mode.
-PO_MUST_CHECK bool store_wake(po_pg *pg, po_arena *arena, const po_str *keys, size_t n,
-                              po_err *err);
 
 // A payment event of the outcome, as an outbox row.
 PO_MUST_CHECK bool store_payment_row(po_arena *arena, const outcome *outcome,
@@ -149,10 +119,3 @@ char *store_facts_json(po_arena *arena, const fact_set *facts);
 
 // Items joined by newlines (no item holds one): how a list rides in a text[] column of a set.
 po_str store_join(po_arena *arena, const po_str *items, size_t n);
-
-// "order:ID", "ref:…", "pay:…": how undecided rows name what they wait for. Kinds that name one
-// payable thing in the world leave the account out: another account of ours may have registered it.
-po_str await_order(po_arena *arena, po_str order_id);
-po_str await_ref(po_arena *arena, po_str provider, po_str account, po_str kind, po_str value);
-po_str await_payment(po_arena *arena, po_str provider, po_str account, po_str payment);
-bool ref_is_global(po_str provider, po_str kind);

@@ -1,7 +1,7 @@
 // What undecided events await: FAULTS 45, no two things share a key, whatever an order or a reference is called. An
 // alias holds no ':' (accounts.c), providers and kinds are words of ours.
 #include "base/cleanup.h"
-#include "store.h"
+#include "undecided_rows.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -133,9 +133,8 @@ static po_work_outcome drain_row(void *arg, po_pg *pg, const po_work_item *item,
     if (!read_again(d, item->row, item->row_index, arena, &e, err))
         return PO_WORK_LATER;
     event *events[] = {&e};
-    settle_options options = {.token = &item->token};
     settle_report report;
-    if (!settle(pg, arena, events, 1, &options, &report, err))
+    if (!settle_claimed(pg, arena, events, 1, item->token, &report, err))
         return PO_WORK_LATER;
     if (report.lost_lease)
         return PO_WORK_SKIP;
@@ -157,9 +156,8 @@ static bool drain_claim(void *arg, po_pg *pg, const po_res *rows, po_uuid token,
         if (!read_again(d, rows, (int)i, arena, events[i], &ignored))
             return false;
     }
-    settle_options options = {.token = &token};
     settle_report report;
-    if (!settle(pg, arena, events, n, &options, &report, &ignored) || report.lost_lease)
+    if (!settle_claimed(pg, arena, events, n, token, &report, &ignored) || report.lost_lease)
         return false;
     for (size_t i = 0; i < n; i++)
         tell_decided(events[i]);

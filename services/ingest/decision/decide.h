@@ -67,6 +67,12 @@ void fact_set_load(fact_set *set, const fact *loaded); // appends a stored fact,
 // Merges one stated fact; true when anything changed. Text is not copied: it must live as long as
 // the set.
 bool fact_set_merge(fact_set *set, const fact *stated);
+// Evidence that references, or words, lead to several orders; OF names the payment that words differ
+// about: it counts at none of them.
+#define ROUTE_CONFLICT "route_conflict"
+#define ROUTE_CONFLICT_OF ROUTE_CONFLICT ":"
+// The payment key is in such a conflict.
+bool fact_set_contests(const fact_set *set, po_str provider, po_str account, po_str payment);
 // The payment key's fact in state PAID exists.
 bool fact_set_has_paid(const fact_set *set, po_str provider, po_str account, po_str payment);
 

@@ -46,7 +46,8 @@ const rule rules[] = {
     {SIGN_REGISTERED_ELSEWHERE, ORDER_REVIEW, VERDICT_INCONSISTENT, "registered_elsewhere",
      "an account of the order, but the reference is registered at another: no money moved"},
     {SIGN_ROUTE_CONFLICT, ORDER_REVIEW, VERDICT_INCONSISTENT, "route_conflict",
-     "one event, two references, two orders: no money moved"},
+     "references, or words about a payment that names no order itself, lead to two orders: it counts "
+     "at neither"},
     {SIGN_MISMATCH, ORDER_REVIEW, VERDICT_INCONSISTENT, "mismatch",
      "evidence against the order, of an unlisted kind"},
     {SIGN_REACHED, ORDER_PAID, VERDICT_QUALIFIED, "",
@@ -170,11 +171,16 @@ static bool same_payment(const fact *a, const fact *b) {
     return fact_payment_cmp(a, b->provider, b->account, b->object) == 0;
 }
 
+// Words differ about whose payment it is: nothing of it counts.
+static bool contested(const fact_set *set, const fact *f, po_str payment) {
+    return fact_set_contests(set, f->provider, f->account, payment);
+}
+
 static void fold_payments(evaluation *e, const fact_set *set) {
     const fact *last_paid = NULL;
     for (size_t i = 0; i < set->n; i++) {
         const fact *f = &set->facts[i];
-        if (f->kind != FACT_PAYMENT)
+        if (f->kind != FACT_PAYMENT || contested(set, f, f->object))
             continue;
         e->signs |= state_sign(f->state);
         if (f->state != STATE_PAID)
@@ -227,13 +233,17 @@ static void gather_refund(evaluation *e, const fact *f) {
 static void gather_others(evaluation *e, const fact_set *set) {
     for (size_t i = 0; i < set->n; i++) {
         const fact *f = &set->facts[i];
-        if (f->kind == FACT_REFUND || f->kind == FACT_REFUND_TOTAL)
+        if ((f->kind == FACT_REFUND || f->kind == FACT_REFUND_TOTAL) &&
+            !contested(set, f, f->payment))
             gather_refund(e, f);
         if (f->kind == FACT_EXPIRY)
             e->signs |= SIGN_EXPIRY;
         if (f->kind != FACT_MISMATCH)
             continue;
         unsigned sign = SIGN_MISMATCH;
+        if (f->object.n > strlen(ROUTE_CONFLICT_OF) &&
+            memcmp(f->object.p, ROUTE_CONFLICT_OF, strlen(ROUTE_CONFLICT_OF)) == 0)
+            sign = SIGN_ROUTE_CONFLICT;
         for (size_t m = 0; m < sizeof mismatches / sizeof *mismatches; m++)
             if (po_str_is(f->object, mismatches[m].object))
                 sign = mismatches[m].sign;
@@ -246,7 +256,7 @@ static void find_discount(evaluation *e, const fact_set *set) {
     for (size_t i = 0; i < set->n; i++) {
         const fact *f = &set->facts[i];
         int64_t discount = 0;
-        if (f->kind != FACT_PAYMENT || f->state != STATE_PAID ||
+        if (f->kind != FACT_PAYMENT || f->state != STATE_PAID || contested(set, f, f->object) ||
             !convert(e, f, f->discount, &discount))
             continue;
         if (f->waived) {

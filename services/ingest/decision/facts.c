@@ -179,3 +179,31 @@ bool fact_set_has_paid(const fact_set *set, po_str source, po_str alias, po_str 
             return true;
     return false;
 }
+
+// The object as the conflict's evidence has it, without building it.
+static int contest_cmp(const fact *f, po_str source, po_str alias, po_str payment) {
+    const po_str of = po_s(ROUTE_CONFLICT_OF);
+    int c = po_str_cmp(f->provider, source);
+    if (!c)
+        c = po_str_cmp(f->account, alias);
+    if (!c)
+        c = kind_order(f->kind) - kind_order(FACT_MISMATCH);
+    if (!c)
+        c = po_str_cmp((po_str){f->object.p, f->object.n < of.n ? f->object.n : of.n}, of);
+    return c ? c : po_str_cmp((po_str){f->object.p + of.n, f->object.n - of.n}, payment);
+}
+
+bool fact_set_contests(const fact_set *set, po_str source, po_str alias, po_str payment) {
+    size_t low = 0, high = set->n;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        int c = contest_cmp(&set->facts[middle], source, alias, payment);
+        if (c == 0)
+            return true;
+        if (c < 0)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return false;
+}
