@@ -1,5 +1,6 @@
-"""What every test of running programs needs: one stack for the whole run, and services that are started
-for one test and ended after it. Tests share the stack, so each makes its ids from its own `tag`."""
+"""What every test of running programs needs: one stack for the whole run (of each of its workers, where there are
+several), and services that are started for one test and ended after it. Tests share the stack, so each makes its ids
+from its own `tag`."""
 
 import os
 import signal
@@ -11,6 +12,7 @@ from types import TracebackType
 
 import pytest
 
+import process
 from effects import Effects
 from service import Service
 from shop import Shop
@@ -142,6 +144,17 @@ def events(stack: Stack) -> Callable[[str], list[tuple[str, int]]]:
         return [(str(t).removeprefix("payonce.payment."), int(s)) for t, s in rows]
 
     return of
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Workers take the files in this order (--no-loadscope-reorder), so no long one is begun last."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
+def pytest_keyboard_interrupt() -> None:
+    """SIGTERM and ^C end the workers too, at once, since xdist waits only 10 s until they have tidied up."""
+    for pid in process.children(os.getpid()):
+        os.kill(pid, signal.SIGTERM)
 
 
 @pytest.hookimpl(wrapper=True)

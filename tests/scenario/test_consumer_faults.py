@@ -16,6 +16,8 @@ from stack import Stack
 from topic import PAYMENTS, Event, in_partition, uuid7
 from wait import until
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def sink() -> Iterator[SmtpSink]:

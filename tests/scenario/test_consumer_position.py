@@ -15,6 +15,8 @@ from stack import Stack, answered
 from topic import PAYMENTS, Event, Topic
 from wait import until
 
+pytestmark = pytest.mark.slow
+
 GROUP = "payonce-ledger"
 ANOTHER = "the topic's log is another one than was read: reading what it holds from that time on"
 

@@ -24,6 +24,8 @@ from stack import ROOT, Stack
 from topic import CONTACTS, PAYMENTS, Event, Topic, in_partition
 from wait import until
 
+pytestmark = pytest.mark.slow
+
 MOST = 2**63 - 1
 
 

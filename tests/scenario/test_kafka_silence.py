@@ -16,6 +16,8 @@ from stack import Stack, topics
 from topic import PAYMENTS, Topic
 from wait import until
 
+pytestmark = pytest.mark.slow
+
 GRACE = 30  # seconds, as an orchestrator gives
 LINES = 60  # of the library's in 20 s: a few a second
 

@@ -20,6 +20,8 @@ from stack import Stack
 from topic import in_partition
 from wait import until
 
+pytestmark = pytest.mark.slow
+
 LIMIT = "20000"  # max.message.bytes of topics here
 
 

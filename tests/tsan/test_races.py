@@ -14,6 +14,8 @@ from effects import CONSUMERS, Effects
 from stack import ROOT, Stack
 from wait import until
 
+pytestmark = pytest.mark.slow
+
 EVENTS, MAILS = 20_000, 200
 
 
