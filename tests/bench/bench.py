@@ -13,7 +13,6 @@ connections: (only when named) ingest over twice and four times as many connecti
 usage: bench.py [--short] [--json FILE] [ingest] [relay] [connections]
 """
 
-import argparse
 import json
 import os
 import statistics
@@ -30,6 +29,7 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
 import accounts
+import arguments
 import process
 from service import Service
 from shop import Shop, encode
@@ -379,12 +379,12 @@ def print_table(results: list[Result]) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser()
+    parser = arguments.Parser(prog="./dev bench")
     parser.add_argument("what", nargs="*", choices=["ingest", "relay", "connections", []],
                         metavar="ingest|relay|connections")
     parser.add_argument("--short", action="store_true", help="small, one round: for the proofs, not the figures")
-    parser.add_argument("--json", type=Path, default=ROOT / "build/bench.json")
-    parser.add_argument("--rounds", type=int)
+    parser.add_argument("--json", type=arguments.file_to_write, default=ROOT / "build/bench.json")
+    parser.add_argument("--rounds", type=arguments.at_least(1))
     args = parser.parse_args()
     size = SHORT if args.short else Size()
     size.rounds = args.rounds or size.rounds

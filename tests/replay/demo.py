@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import accounts
+import arguments
 import played
 import process
 import verify
@@ -295,14 +296,17 @@ def run(args: argparse.Namespace) -> bool:
 
 
 def main() -> int:
-    p = argparse.ArgumentParser(prog="./dev demo", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    p = arguments.Parser(prog="./dev demo", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     p.add_argument("--once", action="store_true", help="end after the table; exit 0 only if nothing is lost or doubled")
     p.add_argument("--kill", action="store_true", help=f"SIGKILL {', '.join(VICTIMS)} meanwhile")
-    p.add_argument("--kills", type=int, default=3, metavar="N", help="how often each, with --kill (3)")
-    p.add_argument("--stream", type=Path, default=ROOT / "tests/replay/streams/demo.ndjson", metavar="FILE")
+    p.add_argument("--kills", type=arguments.at_least(1), default=3, metavar="N", help="how often each, with --kill (3)")
+    p.add_argument("--stream", type=arguments.file_of(Stream.load), metavar="FILE",
+                   default=ROOT / "tests/replay/streams/demo.ndjson")
     p.add_argument("--seed", type=int, default=1, help="of the order in which lines are sent and services killed")
-    p.add_argument("--json", type=Path, default=ROOT / "build/demo.json", metavar="FILE", help="the table as JSON")
-    p.add_argument("--mails", type=Path, default=ROOT / "build/demo-mails", metavar="FOLDER", help="the mails, as texts")
+    p.add_argument("--json", type=arguments.file_to_write, default=ROOT / "build/demo.json", metavar="FILE",
+                   help="the table as JSON")
+    p.add_argument("--mails", type=arguments.folder_to_fill, default=ROOT / "build/demo-mails", metavar="FOLDER",
+                   help="the mails, as texts")
     p.add_argument("--keep", action="store_true", help="keep the logs in build/demo-logs, as after a failure")
     try:
         return 0 if run(p.parse_args()) else 1

@@ -36,8 +36,14 @@ class Stream:
 
     @classmethod
     def load(cls, path: Path) -> "Stream":
+        """ValueError when the file holds no whole stream."""
         with path.open(encoding="utf-8") as f:
-            return cls.read(f)
+            try:
+                stream = cls.read(f)
+                expected(stream)
+            except (AssertionError, AttributeError, LookupError, TypeError, ValueError) as err:
+                raise ValueError(f"no stream of payments: {err or type(err).__name__}") from err
+        return stream
 
     def of(self, line: Line) -> Line:
         """The request a line sends: its own, or the one it repeats."""

@@ -88,6 +88,37 @@ def test_it_asks_no_resolver_for_a_name(argv: list[str | Path], tmp_path: Path) 
             raise AssertionError(f"asked: {resolver.recv(512)!r}")
 
 
+@pytest.mark.parametrize(("argument", "value"), [
+    ("--stream", "/nowhere/x"), ("--stream", "/"), ("--stream", "/etc/passwd"), ("--stream", sys.executable),
+    ("--stream", "/dev/null"), ("--kills", "0"), ("--kills", "many"), ("--seed", "x"), ("--json", "/"),
+    ("--json", "/etc/passwd/x"), ("--mails", "/etc/passwd"), ("--no-such", "x"), ("x", "x")])
+def test_an_argument_that_cannot_be_is_one_line_before_anything_starts(argument: str, value: str) -> None:
+    wrong_argument(ROOT / "tests/replay/demo.py", argument, value)
+
+
+@pytest.mark.parametrize(("argument", "value"), [("--rounds", "0"), ("--rounds", "x"), ("--json", "/"), ("relay", "x")])
+def test_so_is_one_of_the_bench(argument: str, value: str) -> None:
+    wrong_argument(ROOT / "tests/bench/bench.py", argument, value)
+
+
+def wrong_argument(program: Path, *args: str) -> None:
+    got = subprocess.run([sys.executable, program, *args], capture_output=True, text=True, timeout=60,
+                         env={**os.environ, "PYTHONPATH": ":".join(sys.path)})
+    assert got.returncode == 2 and got.stdout == "", got
+    assert got.stderr.startswith("./dev ") and got.stderr.count("\n") == 1, got.stderr
+
+
+def test_a_stream_that_was_cut_or_spoilt_is_none(tmp_path: Path) -> None:
+    lines = list(generate(seed=5, prefix="small", share=0))
+    file = tmp_path / "small.ndjson"
+    header = json.loads(lines[0])
+    for wrong in (lines[:-1], lines[1:], [lines[0].replace('"points"', '"stops"'), *lines[1:]],
+                  [json.dumps(header | {"points": 7}), *lines[1:]], [*lines[:5], "7", *lines[6:]]):
+        file.write_text("\n".join(wrong), encoding="utf-8")
+        with pytest.raises(ValueError, match="no stream of payments: ."):
+            Stream.load(file)
+
+
 def test_what_was_played_is_counted_from_the_stream() -> None:
     stream = Stream.read(generate(seed=5, prefix="small", share=0))
     answers = {line["n"]: "recorded" for line in stream.lines}

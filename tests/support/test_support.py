@@ -3,6 +3,7 @@
 import itertools
 import os
 import random
+import shutil
 import signal
 import smtplib
 import socket
@@ -22,7 +23,7 @@ from link import PostgresLink
 from process import free_port, release_port
 from service import Service, call
 from smtp_sink import SmtpSink
-from stack import Postgres, Stack
+from stack import ROOT, Postgres, Stack
 
 
 def send(sink: SmtpSink, message_id: str, to: str = "b@shop.example", timeout: float = 60) -> None:
@@ -186,3 +187,23 @@ def test_a_frozen_cluster_thaws_also_when_one_of_its_processes_died_meanwhile(
         cluster.wait_ready()
     finally:
         cluster.kill()
+
+
+@pytest.mark.parametrize("preset", ["dev", "release"])
+def test_another_presets_stack_is_not_taken_for_the_one_asked_for(tmp_path: Path, preset: str) -> None:
+    """What is sourced would otherwise name a database that other programs have migrated."""
+    shutil.copy(ROOT / "dev", tmp_path)
+    (tmp_path / "build/stack").mkdir(parents=True)
+    stands_for = [sys.executable, "-c", "import signal; signal.pause()", "stack.py", "serve", "build/stack",
+                  f"build/{preset}/bin"]
+    with subprocess.Popen(stands_for, cwd=tmp_path) as up:
+        (tmp_path / "build/stack/pid").write_text(f"{up.pid}\n")
+        got = {asked: subprocess.run([tmp_path / "dev", "stack", "up", asked], capture_output=True, text=True, timeout=60)
+               for asked in ("dev", "release")}
+        up.kill()
+    same = got.pop(preset)
+    assert (same.returncode, same.stdout) == (0, f"{tmp_path}/build/stack/env\n"), same
+    [(asked, other)] = got.items()
+    assert (other.returncode, other.stdout) == (1, ""), other
+    assert other.stderr == (f"dev: a stack of preset {preset} is up, none of preset {asked}; "
+                            "./dev stack down ends it\n")

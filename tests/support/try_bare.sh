@@ -156,6 +156,7 @@ if [ "${1:-}" = --as ]; then
     people=("$2")
     shift 2
 fi
+[[ ${1:-} != -* ]] || die "$1 is no command of ./dev: try-bare [--as root|user] [COMMAND…]"
 declare -A masks=([root]=022 [user]=077)
 mkdir -p "$bare"
 exec 9<"$bare"
