@@ -446,8 +446,9 @@ void po_config_print(const po_config *config, po_config_show show, FILE *out) {
         PO_AUTO(po_buf_done) po_buf text = {0};
         show_value(v, show, &text);
         po_buf_put(&text, "", 1);
-        json_t *line = json_pack("{s:s+, s:s, s:s}", "name", "PAYONCE_", v->setting->name, "value",
-                                 text.p, "source", v->given ? "environment" : "default");
+        const char *suffix = v->setting->type == PO_SET_SECRET ? "_FILE" : "";
+        json_t *line = json_pack("{s:s++, s:s, s:s}", "name", "PAYONCE_", v->setting->name, suffix,
+                                 "value", text.p, "source", v->given ? "environment" : "default");
         if (line) { // a text that is not UTF-8 cannot be shown in JSON
             json_dumpf(line, out, JSON_COMPACT);
             fputc('\n', out);

@@ -48,13 +48,14 @@ int64_t po_config_int(const po_config *config, const char *name);
 // How to print a text that holds a secret beside what may be seen: puts that into out. False: print
 // as the type says.
 typedef bool (*po_config_show)(const po_setting *setting, const char *text, po_buf *out);
-// Values as JSON lines; secrets as "(set)" unless show (or NULL) knows better.
+// Values as JSON lines under the names of the variables that set them (a secret's ends with _FILE); secrets as
+// "(set)" unless show (or NULL) knows better.
 void po_config_print(const po_config *config, po_config_show show, FILE *out);
 // The table of docs/settings.md.
 void po_config_markdown(const po_setting *table, FILE *out);
 
 // One environment may serve several programs, so a name is right when a table has it or any program
-// of this tree. Adds a line with the nearest right name for each other PAYONCE_ entry of
+// of this tree. Adds a line with the right names that are like it for each other PAYONCE_ entry of
 // `environment`; the variables that Kubernetes sets for a service (NAME_SERVICE_HOST and its
 // companions) are passed over. `tables` ends with NULL.
 void po_config_strangers(const po_setting *const tables[], const char *const *environment,

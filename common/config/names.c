@@ -5,15 +5,17 @@
 #include "config/config.h"
 #include "base/cleanup.h"
 #include "setting_names.h"
+#include <ctype.h>
 #include <stdlib.h>
+#include <strings.h>
 
 enum { NAME_MAX_BYTES = 128 };
 
 static const char prefix[] = "PAYONCE_";
 
-// ---- the nearest name ----
+// ---- names that are like it ----
 
-// How many letters must be put in, taken out or changed to make one of the other.
+// How many letters must be put in, taken out or changed to make one of the other; case counts for nothing.
 static size_t distance(const char *a, const char *b) {
     size_t n = strlen(b), row[NAME_MAX_BYTES + 1];
     for (size_t j = 0; j <= n; j++)
@@ -22,7 +24,7 @@ static size_t distance(const char *a, const char *b) {
         size_t corner = row[0];
         row[0] = i;
         for (size_t j = 1; j <= n; j++) {
-            size_t changed = corner + (a[i - 1] != b[j - 1]);
+            size_t changed = corner + (toupper((unsigned char)a[i - 1]) != b[j - 1]);
             size_t least = row[j] < row[j - 1] ? row[j] + 1 : row[j - 1] + 1;
             corner = row[j];
             row[j] = changed < least ? changed : least;
@@ -31,33 +33,79 @@ static size_t distance(const char *a, const char *b) {
     return row[n];
 }
 
-// What has been looked at on the way through all names.
+// Cuts the first word of "A_B_C".
+static po_str next_word(const char **rest) {
+    *rest += strspn(*rest, "_");
+    po_str word = {*rest, strcspn(*rest, "_")};
+    *rest += word.n;
+    return word;
+}
+
+static bool has_word(const char *name, po_str wanted) {
+    for (po_str word; (word = next_word(&name)).n;)
+        if (word.n == wanted.n && strncasecmp(word.p, wanted.p, word.n) == 0)
+            return true;
+    return false;
+}
+
+static int words_in_common(const char *name, const char *known) {
+    int n = 0;
+    for (po_str word; (word = next_word(&name)).n;)
+        n += has_word(known, word);
+    return n;
+}
+
+// A slip of the pen is the likest; else names are as like as they have words in common, since an old
+// name or a guessed one speaks of the same thing. 0: not at all.
+static int likeness(const char *name, const char *known) {
+    size_t far = distance(name, known), letters = strlen(name);
+    if (far <= (letters + 3) / 4)
+        return NAME_MAX_BYTES - (int)far;
+    return words_in_common(name, known);
+}
+
+// What has been looked at on the way through all names; those without the prefix.
 typedef struct search {
     const char *name;
     bool found;
-    size_t distance;
-    char nearest[NAME_MAX_BYTES];
+    int likeness;
+    po_buf like; // ", PAYONCE_A, PAYONCE_B"
 } search;
 
+static void search_done(search *s) {
+    po_buf_done(&s->like);
+}
+
+static bool is_listed(const po_buf *like, const char *known) {
+    size_t n = strlen(known);
+    for (const char *at = like->n ? like->p : NULL; at && (at = strstr(at, prefix));) {
+        at += sizeof prefix - 1;
+        if (strncmp(at, known, n) == 0 && (at[n] == ',' || !at[n]))
+            return true;
+    }
+    return false;
+}
+
 static void look_at(search *s, const char *known) {
-    size_t far = distance(s->name, known);
-    s->found |= far == 0;
-    if (s->nearest[0] && far >= s->distance)
-        return;
-    s->distance = far;
-    snprintf(s->nearest, sizeof s->nearest, "%s", known);
+    s->found |= strcmp(s->name, known) == 0;
+    int like = likeness(s->name, known);
+    if (like > s->likeness) {
+        s->likeness = like;
+        s->like.n = 0;
+    }
+    if (like > 0 && like == s->likeness && !is_listed(&s->like, known))
+        po_buf_printf(&s->like, ", %s%s", prefix, known);
 }
 
 static void look_at_row(search *s, const po_setting *row) {
     char known[NAME_MAX_BYTES];
-    snprintf(known, sizeof known, "%s%s%s", prefix, row->name,
-             row->type == PO_SET_SECRET ? "_FILE" : "");
+    snprintf(known, sizeof known, "%s%s", row->name, row->type == PO_SET_SECRET ? "_FILE" : "");
     look_at(s, known);
 }
 
 static void look_everywhere(search *s, const po_setting *const tables[]) {
     for (const char *const *known = setting_names; *known; known++)
-        look_at(s, *known);
+        look_at(s, *known + sizeof prefix - 1);
     for (; *tables; tables++)
         for (const po_setting *row = *tables; row->name; row++)
             look_at_row(s, row);
@@ -103,11 +151,15 @@ void po_config_strangers(const po_setting *const tables[], const char *const *en
             continue;
         char name[NAME_MAX_BYTES];
         snprintf(name, sizeof name, "%.*s", (int)n, *entry);
-        search s = {.name = name};
+        PO_AUTO(search_done) search s = {.name = name + sizeof prefix - 1};
         look_everywhere(&s, tables);
         if (n < sizeof name && (s.found || is_service_link(environment, name)))
             continue;
         make_printable(name);
-        po_buf_printf(faults, "%s is no setting; the nearest is %s\n", name, s.nearest);
+        po_buf_printf(faults, "%s is no setting; ", name);
+        if (s.like.n)
+            po_buf_printf(faults, "names like it: %s\n", s.like.p + 2);
+        else
+            po_buf_puts(faults, "docs/settings.md lists them\n");
     }
 }

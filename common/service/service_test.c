@@ -239,7 +239,7 @@ static void test_check_config(void **state) {
         {{DSN, "PAYONCE_ADMIN_TOKEN_FILE=/nowhere"}, "PAYONCE_ADMIN_TOKEN"},
         // FAULTS 66
         {{DSN, "PAYONCE_ADMIN_LISTEN=:9090"}, "PAYONCE_ADMIN_LISTEN is not an address"},
-        {{DSN, "PAYONCE_LIMTI=3"}, "PAYONCE_LIMTI is no setting; the nearest is PAYONCE_LIMIT"},
+        {{DSN, "PAYONCE_LIMTI=3"}, "PAYONCE_LIMTI is no setting; names like it: PAYONCE_LIMIT"},
         {{DSN, "PAYONCE_WRITERS=4"}, NULL}, // another program's
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {

@@ -42,13 +42,18 @@ static bool token_valid(po_str token) {
     return po_str_trim(token).n == token.n;
 }
 
+static bool load_accounts(const po_config *config, accounts **ret_accounts, po_err *err) {
+    return accounts_load(po_config_text(config, "ACCOUNTS_FILE"), ret_accounts, err) ||
+           po_wrap(err, "PAYONCE_ACCOUNTS_FILE");
+}
+
 static bool check(const po_config *config, po_err *err) {
     if (!token_valid(po_s(po_config_text(config, "API_TOKEN")))) {
         return po_fail(err, PO_REFUSED, "setting",
                        "PAYONCE_API_TOKEN_FILE is not printable ASCII without space at its ends");
     }
     PO_AUTO(accounts_free) accounts *accounts = NULL;
-    return accounts_load(po_config_text(config, "ACCOUNTS_FILE"), &accounts, err);
+    return load_accounts(config, &accounts, err);
 }
 
 static void declare_metrics(void) {
@@ -130,8 +135,7 @@ static bool start(const po_config *config, const po_pg_options *pg, const po_pg_
     orders_options orders = {.pg = orders_pg,
                              .token = po_config_text(config, "API_TOKEN"),
                              .threads = (unsigned)po_config_int(config, "ORDER_THREADS")};
-    if (!accounts_load(po_config_text(config, "ACCOUNTS_FILE"), &p->accounts, err) ||
-        !po_ring_open(pg, "ingest", &p->ring, err))
+    if (!load_accounts(config, &p->accounts, err) || !po_ring_open(pg, "ingest", &p->ring, err))
         return false;
     in.ring = orders.ring = p->ring;
     in.accounts = orders.accounts = p->accounts;

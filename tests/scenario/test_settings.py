@@ -65,8 +65,9 @@ def test_secrets_among_other_settings_are_not_printed(programs: Path, env: dict[
     env["PAYONCE_DSN"] = "postgresql://me:hunter2@db/payonce?sslpassword=hunter2"
     assert call(programs, name, "check-config", env).stdout == "ok\n"
     values = shown(programs, name, env)
-    assert values["KAFKA_SETTINGS"] == ("security.protocol=SASL_SSL\nsasl.mechanism=PLAIN\nsasl.username=me\n"
+    assert values["KAFKA_SETTINGS_FILE"] == ("security.protocol=SASL_SSL\nsasl.mechanism=PLAIN\nsasl.username=me\n"
                                         "sasl.password=***\nssl.key.password=***")
+    assert "KAFKA_SETTINGS" not in values and "ADMIN_TOKEN_FILE" in values, "names that can be set"
     assert values["REGISTRY_URL"] == "https://***@registry:8081/apis?***"
     assert "host=db" in values["DSN"] and "user=me" in values["DSN"]
 
@@ -116,7 +117,9 @@ def test_an_address_is_judged_before_it_is_used(programs: Path, env: dict[str, s
 def test_a_name_that_no_program_knows_is_refused(programs: Path, env: dict[str, str], name: str) -> None:
     """FAULTS 66: a slip of the pen is named with what was meant; one environment may serve all programs."""
     assert call(programs, name, "check-config", env).stdout == "ok\n"
-    refused(programs, name, env | {"PAYONCE_WRITRS": "4"}, "PAYONCE_WRITRS", "the nearest is PAYONCE_WRITERS")
+    refused(programs, name, env | {"PAYONCE_WRITRS": "4"}, "PAYONCE_WRITRS is no setting; names like it: PAYONCE_WRITERS\n")
+    refused(programs, name, env | {"PAYONCE_KAFKA_EXTRA": "a=hunter2"}, "PAYONCE_KAFKA_EXTRA is no setting; ",
+            "PAYONCE_KAFKA_SETTINGS_FILE")
     links = {"PAYONCE_INGEST_SERVICE_HOST": "10.0.0.1", "PAYONCE_INGEST_SERVICE_PORT": "8080",
              "PAYONCE_INGEST_PORT": "tcp://10.0.0.1:8080", "PAYONCE_INGEST_PORT_8080_TCP_PROTO": "tcp"}
     assert call(programs, name, "check-config", env | links).stdout == "ok\n"
@@ -150,6 +153,17 @@ def test_a_token_that_no_header_can_hold_is_refused(programs: Path, env: dict[st
                                                    token: bytes) -> None:
     (tmp_path / "token").write_bytes(token)
     refused(programs, "ingest", env, "PAYONCE_API_TOKEN_FILE")
+
+
+@pytest.mark.parametrize("text", [None, "", "{", "[]", '[{"provider": "nobody"}]'])
+def test_an_unusable_accounts_file_is_told_by_the_name_of_its_setting(programs: Path, env: dict[str, str],
+                                                                     tmp_path: Path, text: str | None) -> None:
+    """FAULTS 66: whatever is wrong with it, the line says which setting to look at."""
+    file = tmp_path / "accounts.json"
+    env["PAYONCE_ACCOUNTS_FILE"] = str(file)
+    if text is not None:
+        file.write_text(text)
+    refused(programs, "ingest", env, "payonce-ingest: PAYONCE_ACCOUNTS_FILE: ")
 
 
 def test_a_fifo_is_not_waited_for(programs: Path, env: dict[str, str], tmp_path: Path) -> None:
