@@ -19,6 +19,8 @@ class Link:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self.lock = threading.Lock()
+        self._pairs: list[Pair] = []
+        self._cut = False
         threading.Thread(target=self._accept, daemon=True).start()
 
     def __enter__(self) -> Self:
@@ -28,6 +30,14 @@ class Link:
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)  # closing alone does not end an accept() in progress
         self._listener.close()
+
+    def cut(self) -> None:
+        """Every connection ends, also one that is just being made, and none is made again."""
+        self.__exit__(None, None, None)
+        with self.lock:
+            self._cut = True
+            for pair in self._pairs:
+                pair.end()
 
     def pair(self, client: socket.socket, server: socket.socket) -> "Pair":
         raise NotImplementedError
@@ -44,6 +54,10 @@ class Link:
                 for one in (client, server):
                     one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 pair = self.pair(client, server)
+                with self.lock:
+                    self._pairs.append(pair)
+                    if self._cut:
+                        pair.end()
                 for way in (pair.up, pair.down):
                     threading.Thread(target=pair.run, args=(way,), daemon=True).start()
 
@@ -63,10 +77,14 @@ class Pair:
     def run(self, way: Callable[[], None]) -> None:
         with suppress(OSError):
             way()
+        self.end()
+        self.client.close()
+        self.server.close()
+
+    def end(self) -> None:
         for one in (self.client, self.server):
             with suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
-            one.close()
 
 
 class PostgresLink(Link):

@@ -170,6 +170,23 @@ def test_a_link_goes_on_when_nobody_listened_for_a_while() -> None:
     release_port(port)
 
 
+def test_a_link_that_is_cut_ends_a_connection_that_is_just_being_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        connect, asked, may = socket.create_connection, threading.Event(), threading.Event()
+
+        def slowly(*args: object, **options: object) -> socket.socket:
+            asked.set()
+            may.wait(60)
+            return connect(*args, **options)
+
+        monkeypatch.setattr(socket, "create_connection", slowly)
+        with PostgresLink(server.getsockname()[1]) as link, connect(("127.0.0.1", link.port), timeout=60) as client:
+            assert asked.wait(60)
+            link.cut()
+            may.set()
+            assert client.recv(1) == b""
+
+
 def test_a_frozen_cluster_thaws_also_when_one_of_its_processes_died_meanwhile(
         stack: Stack, tag: str, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Postgres(stack.scratch, name=f"pg-{tag}").start()
