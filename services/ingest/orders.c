@@ -64,7 +64,8 @@ static const po_stmt SQL[] = {
     [SHOW_ORDER] = {"show_order", "SELECT order_id, customer_id, purpose, item, policy, state, "
                                   "verdict, reason, currency, exponent, price, due,"
                                   " received, refunded, late, partial, over, qualification, "
-                                  "sequence FROM ingest.shop_order WHERE order_id = $1"},
+                                  "sequence, tax, shipping FROM ingest.shop_order"
+                                  " WHERE order_id = $1"},
 };
 
 typedef struct answer {
@@ -166,6 +167,8 @@ static bool show(po_pg *pg, po_arena *arena, po_str order_id, json_t **ret_view,
         json_object_set_new(view, flags[i], json_boolean(po_res_bool(row, 0, 14 + i)));
     json_object_set_new(view, "qualification", json_integer(po_res_i64(row, 0, 17)));
     json_object_set_new(view, "sequence", json_integer(po_res_i64(row, 0, 18)));
+    json_object_set_new(view, "tax", json_integer(po_res_i64(row, 0, 19)));
+    json_object_set_new(view, "shipping", json_integer(po_res_i64(row, 0, 20)));
     *ret_view = view;
     return true;
 }

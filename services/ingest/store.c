@@ -84,35 +84,41 @@ static const po_stmt SQL[] = {
         {"lock_orders_skip",
          "SELECT order_id FROM ingest.shop_order WHERE order_id = ANY($1::text[]) ORDER BY order_id"
          " FOR NO KEY UPDATE SKIP LOCKED"},
-    [READ_ORDERS] = {"read_orders",
-                     "SELECT order_id, policy, currency, exponent, price, max_discount, "
-                     "expires_at, profile, canceled_by_shop,"
-                     " state, verdict, reason, due, received, refunded, late, partial, over, "
-                     "qualification, sequence,"
-                     " customer_id, purpose, item, has_contact, expiry_swept"
-                     " FROM ingest.shop_order WHERE order_id = ANY($1::text[]) ORDER BY order_id"},
-    [READ_FACTS] = {"read_facts",
-                    "SELECT order_id, provider, account, kind, object, currency, exponent, "
-                    "payment, state, rank, canceled_seen,"
-                    " waived, amount, amount_most, discount, at"
-                    " FROM ingest.fact WHERE order_id = ANY($1::text[])"
-                    " ORDER BY order_id, provider, account, kind, object, currency, exponent"},
+    [READ_ORDERS] =
+        {"read_orders",
+         "SELECT order_id, policy, currency, exponent, price, max_discount, "
+         "expires_at, profile, canceled_by_shop,"
+         " state, verdict, reason, due, received, refunded, late, partial, over, "
+         "qualification, sequence,"
+         " customer_id, purpose, item, has_contact, expiry_swept, tax, shipping, unexplained"
+         " FROM ingest.shop_order WHERE order_id = ANY($1::text[]) ORDER BY order_id"},
+    [READ_FACTS] =
+        {"read_facts",
+         "SELECT order_id, provider, account, kind, object, currency, exponent, "
+         "payment, state, rank, canceled_seen,"
+         " waived, amount, amount_most, discount, at, charge, failed_at, total, tax, shipping"
+         " FROM ingest.fact WHERE order_id = ANY($1::text[])"
+         " ORDER BY order_id, provider, account, kind, object, currency, exponent"},
     [PUT_FACTS] =
         {"put_facts",
          "INSERT INTO ingest.fact (order_id, provider, account, kind, object, currency, exponent, "
          "payment, state, rank,"
-         " canceled_seen, waived, amount, amount_most, discount, at)"
+         " canceled_seen, waived, amount, amount_most, discount, at, charge, failed_at, total, tax, "
+         "shipping)"
          " SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], "
          "$6::text[], $7::int4[],"
          " $8::text[], $9::text[], $10::int4[], $11::bool[], $12::bool[], $13::int8[], "
          "$14::int8[], $15::int8[],"
-         " $16::timestamptz[])"
+         " $16::timestamptz[], $17::text[], $18::timestamptz[], $19::int8[], $20::int8[], "
+         "$21::int8[])"
          " ON CONFLICT (order_id, provider, account, kind, object, currency, exponent) DO UPDATE "
          "SET"
          " payment = excluded.payment, state = excluded.state, rank = excluded.rank,"
          " canceled_seen = excluded.canceled_seen, waived = excluded.waived, amount = "
          "excluded.amount,"
-         " amount_most = excluded.amount_most, discount = excluded.discount, at = excluded.at"},
+         " amount_most = excluded.amount_most, discount = excluded.discount, at = excluded.at,"
+         " charge = excluded.charge, failed_at = excluded.failed_at, total = excluded.total,"
+         " tax = excluded.tax, shipping = excluded.shipping"},
     [PUT_DECISIONS] =
         {"put_decisions",
          "INSERT INTO ingest.decision (decision_id, order_id, event, policy, policy_version, "
@@ -131,14 +137,16 @@ static const po_stmt SQL[] = {
          " received = u.received, refunded = u.refunded, late = u.late, partial = u.partial, over "
          "= u.over,"
          " qualification = u.qualification, sequence = u.sequence, canceled_by_shop = u.canceled,"
-         " expiry_swept = u.swept, has_contact = u.contact"
+         " expiry_swept = u.swept, has_contact = u.contact, tax = u.tax, shipping = u.shipping,"
+         " unexplained = u.unexplained"
          " FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::int8[], $6::int8[], "
          "$7::int8[], $8::bool[],"
          " $9::bool[], $10::bool[], $11::int4[], $12::int8[], $13::bool[], $14::bool[], "
-         "$15::bool[])"
+         "$15::bool[], $16::int8[], $17::int8[], $18::int8[])"
          " AS u(order_id, state, verdict, reason, due, received, refunded, late, partial, over, "
          "qualification,"
-         " sequence, canceled, swept, contact) WHERE s.order_id = ANY (ARRAY[u.order_id])"},
+         " sequence, canceled, swept, contact, tax, shipping, unexplained)"
+         " WHERE s.order_id = ANY (ARRAY[u.order_id])"},
     [PUT_REFS] = {"put_refs",
                   "INSERT INTO ingest.order_ref (provider, kind, value, account, order_id, payment,"
                   " known_by) SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], "
@@ -377,6 +385,9 @@ static bool read_order(po_arena *arena, const po_res *res, int row, held_order *
     held->item = copy_text(arena, res, row, 22);
     held->has_contact = po_res_bool(res, row, 23);
     held->expiry_swept = po_res_bool(res, row, 24);
+    p->tax = po_res_i64(res, row, 25);
+    p->shipping = po_res_i64(res, row, 26);
+    p->unexplained = po_res_i64(res, row, 27);
     fact_set_init(&held->facts, arena);
     return true;
 }
@@ -393,6 +404,11 @@ static bool read_fact(po_arena *arena, const po_res *res, int row, fact *f, po_e
     f->amount_most = po_res_null(res, row, 13) ? NO_AMOUNT : po_res_i64(res, row, 13);
     f->discount = po_res_i64(res, row, 14);
     f->at_us = po_res_null(res, row, 15) ? 0 : po_res_time(res, row, 15);
+    f->charge = copy_text(arena, res, row, 16);
+    f->failed_at_us = po_res_null(res, row, 17) ? 0 : po_res_time(res, row, 17);
+    f->total = po_res_i64(res, row, 18);
+    f->tax = po_res_i64(res, row, 19);
+    f->shipping = po_res_i64(res, row, 20);
     if (!fact_kind_parse(po_res_text(res, row, 3), &f->kind) || !read_unit(&f->unit, res, row, 5) ||
         !fact_state_parse(po_res_text(res, row, 8), &f->state)) {
         return po_fail(err, PO_BUG, "fact_row",
@@ -492,6 +508,12 @@ static bool send_facts(po_pg *pg, po_arena *arena, const batch_writes *writes, s
            rows[i].fact->amount_most == NO_AMOUNT ? PO_NO_I64 : rows[i].fact->amount_most);
     COLUMN(int64_t, po_arg_i64s, rows[i].fact->discount);
     COLUMN(int64_t, po_arg_times, rows[i].fact->at_us ? rows[i].fact->at_us : PO_NO_TIME);
+    COLUMN(po_str, po_arg_texts, text_or_empty(rows[i].fact->charge));
+    COLUMN(int64_t, po_arg_times,
+           rows[i].fact->failed_at_us ? rows[i].fact->failed_at_us : PO_NO_TIME);
+    COLUMN(int64_t, po_arg_i64s, rows[i].fact->total);
+    COLUMN(int64_t, po_arg_i64s, rows[i].fact->tax);
+    COLUMN(int64_t, po_arg_i64s, rows[i].fact->shipping);
     *sends += 1;
     return po_pipe_send(pg, &SQL[PUT_FACTS], args, err);
 }
@@ -549,6 +571,9 @@ static bool send_orders(po_pg *pg, po_arena *arena, const batch_writes *writes, 
     COLUMN(bool, po_arg_bools, moved[i]->order.canceled_by_shop);
     COLUMN(bool, po_arg_bools, moved[i]->expiry_swept);
     COLUMN(bool, po_arg_bools, moved[i]->has_contact);
+    COLUMN(int64_t, po_arg_i64s, moved[i]->order.position.tax);
+    COLUMN(int64_t, po_arg_i64s, moved[i]->order.position.shipping);
+    COLUMN(int64_t, po_arg_i64s, moved[i]->order.position.unexplained);
     *sends += 1;
     return po_pipe_send(pg, &SQL[MOVE_ORDERS], args, err);
 }
@@ -700,6 +725,17 @@ char *store_facts_json(po_arena *arena, const fact_set *facts) {
                       "canceled_seen", f->canceled_seen, "waived", f->waived);
         if (f->payment.n)
             json_object_set_new(one, "payment", text_json(f->payment));
+        if (f->charge.n)
+            json_object_set_new(one, "charge", text_json(f->charge));
+        if (f->failed_at_us) {
+            po_rfc3339(f->failed_at_us, at);
+            json_object_set_new(one, "failed_at", json_string(at));
+        }
+        if (f->tax || f->shipping) {
+            json_object_set_new(one, "total", json_integer(f->total));
+            json_object_set_new(one, "tax", json_integer(f->tax));
+            json_object_set_new(one, "shipping", json_integer(f->shipping));
+        }
         if (f->amount != NO_AMOUNT)
             json_object_set_new(one, "amount", json_integer(f->amount));
         if (f->amount_most != f->amount)

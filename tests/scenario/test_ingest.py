@@ -486,9 +486,10 @@ def test_p15_two_partial_refunds_are_twenty_and_still_partial(shop, events) -> N
     """FAULTS 25, PROVIDERS fault 35: cumulative amounts and refund ids of the same money count once."""
     shop.register("a")
     shop.paid("a")
+    at = now()
     for n, total in ((1, 10), (2, 20)):
-        shop.send(shop.stripe_event("charge.refunded", shop.charge("a", 4900, total)))
-        shop.send(shop.stripe_event("refund.created", shop.refund("a", str(n), 10)))
+        shop.send(shop.stripe_event("charge.refunded", shop.charge("a", 4900, total), created=at))
+        shop.send(shop.stripe_event("refund.created", shop.refund("a", str(n), 10, created=at)))
     assert position(shop.show("a")) == ("paid", "qualified", "", 4900, 20)
     assert events(shop.id("a")) == [("qualified", 1), ("refunded", 2), ("refunded", 3)]
 

@@ -26,7 +26,8 @@ const transition transitions[] = {
      "a further payment, or another due: same right, other money"},
     {ORDER_PAID, ORDER_PAID, WHEN_ELSE, EVENT_NONE, "the same again, or a weaker fact"},
     {ORDER_PAID, ORDER_REVIEW, WHEN_ELSE, EVENT_REVIEW_REQUIRED,
-     "a contradiction, or an older refund that shows due was never reached; what was sent stays"},
+     "a contradiction, more refunded than came, or an older refund that shows due was never "
+     "reached; what was sent stays"},
     {ORDER_PAID, ORDER_CANCELED, WHEN_IMPOSSIBLE, EVENT_REVIEW_REQUIRED,
      "money outranks every cancel"},
     {ORDER_PAID, ORDER_REVERSED, WHEN_ELSE, EVENT_REVERSED, "the network took the payment back"},
@@ -34,7 +35,7 @@ const transition transitions[] = {
     {ORDER_REVIEW, ORDER_OPEN, WHEN_IMPOSSIBLE, EVENT_REVIEW_REQUIRED,
      "money and evidence never go away"},
     {ORDER_REVIEW, ORDER_PAID, WHEN_ELSE, EVENT_QUALIFIED,
-     "money ended the review: due was reached"},
+     "money ended the review: due was reached, or no more is refunded than came"},
     {ORDER_REVIEW, ORDER_REVIEW, WHEN_REASON, EVENT_REVIEW_REQUIRED,
      "still in review, for another reason"},
     {ORDER_REVIEW, ORDER_REVIEW, WHEN_REFUNDED, EVENT_REFUNDED,
@@ -84,7 +85,8 @@ static bool holds(change when, const position *before, const position *after) {
     case WHEN_REFUNDED:
         return before->refunded != after->refunded;
     case WHEN_MONEY:
-        return before->received != after->received || before->due != after->due;
+        return before->received != after->received || before->due != after->due ||
+               before->tax != after->tax || before->shipping != after->shipping;
     case WHEN_ELSE:
     case WHEN_IMPOSSIBLE:
         break;
@@ -128,7 +130,7 @@ static void move(order *o, const fact_set *facts, decision *ret) {
                       .delta = net(&after) - net(&before),
                       .qualification = o->qualification,
                       .why = why};
-    // A new qualification only behind a reversal; back from review, or topped up, it is the same
+    // A new qualification only after a reversal; back from review, or topped up, it is the same
     // one.
     if (t->emits == EVENT_QUALIFIED && (before.state == ORDER_REVERSED || o->qualification == 0))
         ret->qualification = o->qualification + 1;

@@ -30,9 +30,12 @@ typedef struct position {
     order_state state;
     verdict verdict;
     const char *reason; // static text: "", "underpaid", "discount_not_allowed", "amount_missing",
-        // "contradiction", "paid_after_cancel", "foreign_currency", "foreign_profile",
+        // "over_refunded", "contradiction", "paid_after_cancel", "foreign_currency", "foreign_profile",
         // "foreign_account", "registered_elsewhere", "route_conflict", "expired", "canceled_by_shop", "overflow", …
     int64_t due, received, refunded; // in the order's unit; received − refunded ≥ 0
+    int64_t tax, shipping;           // of due: what a paid session added to the price, apart
+    int64_t unexplained; // refunds that only a charge's running total states, no refund names:
+                         // part of refunded as far as it was captured
     bool late, partial,
         over; // partial: 0 < received < due; over: received > due; late: a counted payment's
               // own time > expiry

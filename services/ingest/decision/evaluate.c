@@ -1,6 +1,7 @@
-// The position of an order, from scratch, out of all its facts. Three steps: the facts about each
+// The position of an order, from scratch, out of all its facts. Four steps: the facts about each
 // payment are folded into one payment (two amounts of it count as the smaller, and are a
-// contradiction); the payments and refunds are walked by the provider's own times, to learn whether
+// contradiction); what a charge's running total states beyond the refunds that are named becomes a
+// refund of its own; payments and refunds are walked by the provider's own times, to learn whether
 // received − refunded reached due at some moment; what was seen on the way, as a set of signs,
 // meets the table of rules. Sums are 128 bits wide, so that no multiset of 64-bit amounts overflows
 // them; a total that does not fit 64 bits is a sign like any other.
@@ -28,6 +29,7 @@ enum sign {
     SIGN_UNSUPPORTED = 1 << 17,
     SIGN_EXPIRY = 1 << 18,
     SIGN_REGISTERED_ELSEWHERE = 1 << 19,
+    SIGN_OVER_REFUNDED = 1 << 20,
 };
 
 const rule rules[] = {
@@ -50,6 +52,9 @@ const rule rules[] = {
      "at neither"},
     {SIGN_MISMATCH, ORDER_REVIEW, VERDICT_INCONSISTENT, "mismatch",
      "evidence against the order, of an unlisted kind"},
+    {SIGN_OVER_REFUNDED, ORDER_REVIEW, VERDICT_INCONSISTENT, "over_refunded",
+     "more went back of a payment than came: counts as far as it came; ends when one of the refunds "
+     "fails, or a later payment brings what is left to due"},
     {SIGN_REACHED, ORDER_PAID, VERDICT_QUALIFIED, "",
      "received − refunded reached due at some moment; later refunds do not undo that"},
     {SIGN_AMOUNT_MISSING, ORDER_REVIEW, VERDICT_INCONSISTENT, "amount_missing",
@@ -84,22 +89,34 @@ static const struct {
     {"route_conflict", SIGN_ROUTE_CONFLICT},
 };
 
+// A refund that the provider names, whatever became of it.
+typedef struct refund {
+    const fact *fact;
+    int64_t amount;            // in the order's unit
+    const struct refund *next; // of the same payment
+} refund;
+
 // One payment, folded from its PAID facts, and how far the walk has come with its refunds.
 typedef struct payment {
     const fact *first; // provider, account and payment key
     int64_t amount;    // in the order's unit
     int64_t at_us;
     bool counted; // a known amount in the order's currency
-    __int128 succeeded, failed;
-    int64_t total;    // the provider's largest cumulative amount
-    int64_t refunded; // what the walk has subtracted so far
+    const refund *refunds;
+    __int128 refunded; // by what the walk has met so far
 } payment;
+
+// A charge's running total.
+typedef struct total {
+    const fact *fact;
+    payment *payment;
+    int64_t amount;
+} total;
 
 typedef struct moment {
     int64_t at_us; // of a refund: never before its payment, for the two may be of two clocks
     bool refund;   // payments first on a tie
     payment *payment;
-    const fact *fact;
     int64_t amount;
 } moment;
 
@@ -108,10 +125,16 @@ typedef struct evaluation {
     unsigned signs;
     payment *payments;
     size_t n_payments;
+    refund *refunds;
+    size_t n_refunds;
+    total *totals;
+    size_t n_totals;
     moment *moments;
     size_t n_moments;
     __int128 received;
     int64_t discount; // the largest stated
+    int64_t tax, shipping;
+    __int128 unexplained;
     bool late;
 } evaluation;
 
@@ -197,7 +220,7 @@ static void fold_payments(evaluation *e, const fact_set *set) {
             continue;
         e->received += p->amount;
         e->late |= e->order->expires_at_us != 0 && p->at_us > e->order->expires_at_us;
-        e->moments[e->n_moments++] = (moment){.at_us = p->at_us, .payment = p};
+        e->moments[e->n_moments++] = (moment){.at_us = p->at_us, .payment = p, .amount = p->amount};
     }
 }
 
@@ -208,11 +231,28 @@ static int payment_cmp(const void *key, const void *member) {
     return (c < 0) - (c > 0);
 }
 
+static void add_refund_moment(evaluation *e, payment *p, int64_t at_us, int64_t amount) {
+    e->moments[e->n_moments++] = (moment){.at_us = at_us > p->at_us ? at_us : p->at_us,
+                                          .refund = true,
+                                          .payment = p,
+                                          .amount = amount};
+}
+
+// Its two units of one charge stand side by side: of two totals the later counts, as in one unit.
+static void gather_total(evaluation *e, payment *p, const fact *f, int64_t amount) {
+    total *last = e->n_totals ? &e->totals[e->n_totals - 1] : NULL;
+    if (!last || last->payment != p || !po_str_eq(last->fact->object, f->object))
+        e->totals[e->n_totals++] = (total){f, p, amount};
+    else if (f->at_us > last->fact->at_us ||
+             (f->at_us == last->fact->at_us && amount > last->amount))
+        *last = (total){f, p, amount};
+}
+
 // Refunds of payments that are not known, or do not count, have nothing to subtract from. What a
 // refund says that cannot be is evidence in every state of it: a review that a person ends must not
 // go away when it fails.
 static void gather_refund(evaluation *e, const fact *f) {
-    int64_t amount = f->state == STATE_FAILED ? f->amount : f->amount_most;
+    int64_t amount = f->amount_most;
     if (!convert(e, f, amount < 0 ? 0 : amount, &amount)) {
         e->signs |= SIGN_FOREIGN_CURRENCY;
         return;
@@ -222,12 +262,44 @@ static void gather_refund(evaluation *e, const fact *f) {
     payment *p = NULL;
     if (e->n_payments)
         p = bsearch(f, e->payments, e->n_payments, sizeof *p, payment_cmp);
-    if (p && p->counted && (f->state == STATE_PAID || f->state == STATE_FAILED))
-        e->moments[e->n_moments++] = (moment){.at_us = f->at_us > p->at_us ? f->at_us : p->at_us,
-                                              .refund = true,
-                                              .payment = p,
-                                              .fact = f,
-                                              .amount = amount};
+    if (!p || !p->counted)
+        return;
+    if (f->kind == FACT_REFUND_TOTAL) {
+        gather_total(e, p, f, amount);
+        return;
+    }
+    refund *r = &e->refunds[e->n_refunds++];
+    *r = (refund){.fact = f, .amount = amount, .next = p->refunds};
+    p->refunds = r;
+    if (f->state == STATE_PAID)
+        add_refund_moment(e, p, f->at_us, amount);
+}
+
+// What a running total states beyond the refunds of its charge that are named. They may be in it or
+// not, failed ones too: a provider's total may fall when a refund fails, or not. So it is never more
+// than was refunded, and may be less until the refunds are named.
+static int64_t unexplained_of(const total *t) {
+    __int128 all = 0, alive = 0;
+    for (const refund *r = t->payment->refunds; r; r = r->next) {
+        const fact *f = r->fact;
+        if (f->at_us > t->fact->at_us || (f->charge.n && !po_str_eq(f->charge, t->fact->object)))
+            continue;
+        all += r->amount;
+        if (!f->failed_at_us || f->failed_at_us >= t->fact->at_us)
+            alive += r->amount;
+    }
+    __int128 rest = t->amount >= all ? t->amount - all : t->amount - alive;
+    return rest > 0 ? (int64_t)rest : 0;
+}
+
+static void explain_totals(evaluation *e) {
+    for (size_t i = 0; i < e->n_totals; i++) {
+        const total *t = &e->totals[i];
+        int64_t rest = unexplained_of(t);
+        e->unexplained += rest;
+        if (rest)
+            add_refund_moment(e, t->payment, t->fact->at_us, rest);
+    }
 }
 
 static void gather_others(evaluation *e, const fact_set *set) {
@@ -267,60 +339,70 @@ static void find_discount(evaluation *e, const fact_set *set) {
     }
 }
 
+// What a paid session asked for above the price, as far as it is tax or shipping: the largest one.
+// Tax first, so that tax inside the price changes nothing. Nothing is asked of a waived one.
+static void find_extras(evaluation *e, const fact_set *set) {
+    for (size_t i = 0; i < set->n; i++) {
+        const fact *f = &set->facts[i];
+        int64_t total = 0, discount = 0, tax = 0, shipping = 0;
+        if (f->kind != FACT_PAYMENT || f->state != STATE_PAID || f->waived ||
+            !convert(e, f, f->total, &total) || !convert(e, f, f->discount, &discount) ||
+            !convert(e, f, f->tax, &tax) || !convert(e, f, f->shipping, &shipping))
+            continue;
+        __int128 room = (__int128)total + discount - e->order->price.minor;
+        room = room > 0 ? room : 0;
+        tax = tax < room ? tax : (int64_t)room;
+        shipping = shipping < room - tax ? shipping : (int64_t)(room - tax);
+        __int128 extra = (__int128)tax + shipping, most = (__int128)e->tax + e->shipping;
+        if (extra > most || (extra == most && tax > e->tax)) {
+            e->tax = tax;
+            e->shipping = shipping;
+        }
+    }
+}
+
 static int moment_cmp(const void *left, const void *right) {
     const moment *a = left, *b = right;
     int c = (a->at_us > b->at_us) - (a->at_us < b->at_us);
     return c ? c : (int)a->refund - (int)b->refund;
 }
 
-// Refunds are computed per payment: by their ids or by the provider's running total less what
-// failed of it, whichever is more, and never above what was captured.
-static int64_t refunded_of(const payment *p) {
-    __int128 total = p->total - p->failed;
-    __int128 refunded = p->succeeded > total ? p->succeeded : total;
-    if (refunded < 0)
-        return 0;
-    return refunded < p->amount ? (int64_t)refunded : p->amount;
-}
-
-static void apply(const moment *m) {
-    payment *p = m->payment;
-    if (!m->refund)
-        return;
-    if (m->fact->kind == FACT_REFUND_TOTAL)
-        p->total = m->amount > p->total ? m->amount : p->total;
-    else if (m->fact->state == STATE_FAILED)
-        p->failed += m->amount;
-    else
-        p->succeeded += m->amount;
-}
-
 typedef struct walk {
     __int128 received, refunded;
     bool reached, reached_less; // due; due less a discount that is not allowed
+    bool over; // more went back of a payment than came, and no payment has made good for it since
     int64_t reached_at_us;
 } walk;
 
-// What happens at one moment happens together: whether due was reached is asked behind it.
-static walk walk_moments(evaluation *e, int64_t due, int64_t less) {
+// Never more than what was captured goes back of a payment.
+static void apply(walk *w, const moment *m) {
+    payment *p = m->payment;
+    if (!m->refund) {
+        w->received += m->amount;
+        return;
+    }
+    __int128 left = p->amount - (p->refunded < p->amount ? p->refunded : p->amount);
+    p->refunded += m->amount;
+    w->refunded += m->amount < left ? m->amount : left;
+    w->over |= m->amount > left;
+}
+
+// What happens at one moment happens together: whether due was reached is asked after it.
+static walk walk_moments(evaluation *e, __int128 due, __int128 less) {
     walk w = {0};
     if (e->n_moments)
         qsort(e->moments, e->n_moments, sizeof *e->moments, moment_cmp);
     for (size_t i = 0; i < e->n_moments; i++) {
         const moment *m = &e->moments[i];
-        payment *p = m->payment;
-        apply(m);
-        w.received += m->refund ? 0 : p->amount;
-        w.refunded -= p->refunded;
-        p->refunded = refunded_of(p);
-        w.refunded += p->refunded;
+        apply(&w, m);
         if (i + 1 < e->n_moments && moment_cmp(m, m + 1) == 0)
             continue;
         w.reached_less |= w.received - w.refunded >= less;
-        if (!w.reached && w.received - w.refunded >= due) {
-            w.reached = true;
+        bool reached = w.received - w.refunded >= due;
+        if (reached && !w.reached)
             w.reached_at_us = m->at_us;
-        }
+        w.reached |= reached;
+        w.over &= !(reached && !m->refund);
     }
     return w;
 }
@@ -342,29 +424,42 @@ static position judge(const evaluation *e, position p) {
     return p;
 }
 
-position evaluate(const order *o, const fact_set *set) {
-    evaluation e = {.order = o};
+static void gather(evaluation *e, const fact_set *set) {
     // A null arena comes with an empty set only.
     if (set->n) {
-        e.payments = po_alloc_array(set->arena, set->n, sizeof *e.payments);
-        e.moments = po_alloc_array(set->arena, set->n, sizeof *e.moments);
+        e->payments = po_alloc_array(set->arena, set->n, sizeof *e->payments);
+        e->refunds = po_alloc_array(set->arena, set->n, sizeof *e->refunds);
+        e->totals = po_alloc_array(set->arena, set->n, sizeof *e->totals);
+        e->moments = po_alloc_array(set->arena, set->n, sizeof *e->moments);
     }
-    fold_payments(&e, set);
-    gather_others(&e, set);
-    find_discount(&e, set);
+    fold_payments(e, set);
+    gather_others(e, set);
+    explain_totals(e);
+    find_discount(e, set);
+    find_extras(e, set);
+}
+
+position evaluate(const order *o, const fact_set *set) {
+    evaluation e = {.order = o};
+    gather(&e, set);
     int64_t price = o->price.minor;
-    int64_t less = e.discount < price ? price - e.discount : 0;
-    int64_t due = e.discount <= o->max_discount ? less : price;
+    __int128 extra = (__int128)e.tax + e.shipping;
+    __int128 less = extra + (e.discount < price ? price - e.discount : 0);
+    __int128 due = e.discount <= o->max_discount ? less : extra + price;
     walk w = walk_moments(&e, due, less);
-    position p = {.due = due,
+    position p = {.due = fit(&e, due),
                   .received = fit(&e, w.received),
                   .refunded = fit(&e, w.refunded),
+                  .tax = e.tax,
+                  .shipping = e.shipping,
+                  .unexplained = fit(&e, e.unexplained),
                   .late = e.late,
                   .paid_at_us = w.reached_at_us};
-    p.partial = p.received > 0 && p.received < due;
-    p.over = p.received > due;
+    p.partial = p.received > 0 && p.received < p.due;
+    p.over = p.received > p.due;
     if (o->canceled_by_shop)
         e.signs |= SIGN_SHOP_CANCEL | (e.signs & SIGN_PAID ? SIGN_PAID_AFTER_CANCEL : 0);
+    e.signs |= w.over ? SIGN_OVER_REFUNDED : 0;
     e.signs |= w.reached ? SIGN_REACHED : 0;
     e.signs |= w.reached_less ? SIGN_REACHED_LESS : 0;
     return judge(&e, p);

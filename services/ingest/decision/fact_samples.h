@@ -43,9 +43,21 @@ static inline fact refund(const char *id, const char *payment, fact_state state,
     return f;
 }
 
-static inline fact refund_total(const char *object, const char *payment, int64_t amount,
+static inline fact failed(const char *id, const char *payment, int64_t amount, int64_t at,
+                          int64_t failed_at) {
+    fact f = refund(id, payment, STATE_FAILED, amount, at);
+    f.failed_at_us = failed_at * PO_SECOND_US;
+    return f;
+}
+
+static inline fact of_charge(fact f, const char *charge) {
+    f.charge = po_s(charge);
+    return f;
+}
+
+static inline fact refund_total(const char *charge, const char *payment, int64_t amount,
                                 int64_t at) {
-    fact f = sample(FACT_REFUND_TOTAL, object, at);
+    fact f = sample(FACT_REFUND_TOTAL, charge, at);
     f.payment = po_s(payment);
     f.amount = f.amount_most = amount;
     return f;
@@ -65,6 +77,14 @@ static inline fact in_unit(fact f, po_unit unit) {
 
 static inline fact discounted(fact f, int64_t discount) {
     f.discount = discount;
+    return f;
+}
+
+// A session that asked for all that was paid, some of it as tax and shipping.
+static inline fact extras(fact f, int64_t tax, int64_t shipping) {
+    f.total = f.amount;
+    f.tax = tax;
+    f.shipping = shipping;
     return f;
 }
 

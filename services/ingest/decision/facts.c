@@ -1,8 +1,11 @@
 // An order's facts, merged so that neither the order of arrival nor repetition matters: every field
-// of a merged fact is a maximum, a minimum or a union of what was stated about its key. A sorted
-// array, searched by halves: an order with ten thousand facts is merely slower.
+// of a merged fact is a maximum, a minimum or a union of what was stated about its key; a charge's
+// running total is one maximum of two fields. A sorted array, searched by halves: an order with ten
+// thousand facts is merely slower.
 #include "decision/decide.h"
 #include "decision/evaluate.h"
+#include <inttypes.h>
+#include <stdio.h>
 
 // Kinds sort by their names, as a database sorts the column.
 static int kind_order(fact_kind kind) {
@@ -90,13 +93,6 @@ static void insert(fact_set *set, size_t at, const fact *f, bool dirty) {
     set->n++;
 }
 
-void fact_set_load(fact_set *set, const fact *loaded) {
-    bool found;
-    size_t at = place_of(set, loaded, &found);
-    if (!found)
-        insert(set, at, loaded, false);
-}
-
 // The higher rank; of equal ranks the state that is later in the enum, so that SETTLED stands
 // beside CANCELED in either order of arrival (canceled_seen keeps the other one).
 static int strength(const fact *a, const fact *b) {
@@ -118,31 +114,67 @@ static void merge_amount(fact *into, const fact *stated) {
         into->amount_most = stated->amount_most;
 }
 
+static int64_t larger(int64_t a, int64_t b) {
+    return a > b ? a : b;
+}
+
+static po_str larger_text(po_str a, po_str b) { // a known one beats none
+    return po_str_cmp(a, b) > 0 ? a : b;
+}
+
+// 0 = not stated.
+static int64_t earlier(int64_t a, int64_t b) {
+    return !a || (b && b < a) ? b : a;
+}
+
+// What was said last is the running total; of two said at once the larger.
+static void merge_total(fact *into, const fact *stated) {
+    if (stated->at_us < into->at_us ||
+        (stated->at_us == into->at_us && stated->amount <= into->amount))
+        return;
+    into->at_us = stated->at_us;
+    into->amount = into->amount_most = stated->amount;
+}
+
+static void merge_state(fact *into, const fact *stated) {
+    int c = strength(stated, into);
+    if (c > 0) {
+        into->state = stated->state;
+        into->rank = stated->rank;
+    }
+    if (into->kind == FACT_REFUND) // when it was made does not hang on what became of it
+        into->at_us = earlier(into->at_us, stated->at_us);
+    else if (c > 0 || (c == 0 && stated->at_us < into->at_us))
+        into->at_us = stated->at_us;
+}
+
 static fact merged(const fact *old, const fact *stated) {
     fact f = *old;
-    int c = strength(stated, old);
-    if (c > 0) {
-        f.state = stated->state;
-        f.rank = stated->rank;
-        f.at_us = stated->at_us;
-    } else if (c == 0 && stated->at_us < f.at_us) {
-        f.at_us = stated->at_us;
+    f.payment = larger_text(f.payment, stated->payment);
+    if (f.kind == FACT_REFUND_TOTAL) {
+        merge_total(&f, stated);
+        return f;
     }
-    if (po_str_cmp(stated->payment, f.payment) > 0) // a known payment beats none
-        f.payment = stated->payment;
+    merge_state(&f, stated);
+    merge_amount(&f, stated);
+    f.charge = larger_text(f.charge, stated->charge);
     f.canceled_seen |= stated->canceled_seen;
     f.waived |= stated->waived;
-    merge_amount(&f, stated);
-    if (stated->discount > f.discount)
-        f.discount = stated->discount;
+    f.discount = larger(f.discount, stated->discount);
+    f.total = larger(f.total, stated->total);
+    f.tax = larger(f.tax, stated->tax);
+    f.shipping = larger(f.shipping, stated->shipping);
+    f.failed_at_us = earlier(f.failed_at_us, stated->failed_at_us);
     return f;
 }
 
 static bool same(const fact *a, const fact *b) {
     return a->state == b->state && a->rank == b->rank && a->at_us == b->at_us &&
-           a->amount == b->amount && a->amount_most == b->amount_most &&
-           a->discount == b->discount && a->canceled_seen == b->canceled_seen &&
-           a->waived == b->waived && po_str_eq(a->payment, b->payment);
+           a->failed_at_us == b->failed_at_us && a->amount == b->amount &&
+           a->amount_most == b->amount_most && a->discount == b->discount && a->total == b->total &&
+           a->tax == b->tax && a->shipping == b->shipping && a->canceled_seen == b->canceled_seen &&
+           a->waived == b->waived && po_str_eq(a->payment, b->payment) &&
+           po_str_eq(a->charge, b->charge);
 }
 
 bool fact_set_merge(fact_set *set, const fact *stated) {
@@ -163,6 +195,27 @@ bool fact_set_merge(fact_set *set, const fact *stated) {
     set->facts[at] = f;
     set->dirty[at] = true;
     return true;
+}
+
+// Running totals were kept as one fact per statement, "CHARGE:CUMULATIVE", and a program of then may
+// still write one: read as what it says of the charge.
+static po_str total_object(const fact *f) {
+    char ending[24];
+    size_t n = (size_t)snprintf(ending, sizeof ending, ":%" PRId64, f->amount);
+    bool old = f->object.n > n && memcmp(f->object.p + f->object.n - n, ending, n) == 0;
+    return (po_str){f->object.p, f->object.n - (old ? n : 0)};
+}
+
+void fact_set_load(fact_set *set, const fact *loaded) {
+    bool found;
+    fact f = *loaded;
+    if (f.kind == FACT_REFUND_TOTAL)
+        f.object = total_object(loaded);
+    size_t at = place_of(set, &f, &found);
+    if (!found)
+        insert(set, at, &f, false);
+    else if (f.kind == FACT_REFUND_TOTAL)
+        set->facts[at] = merged(&set->facts[at], &f);
 }
 
 bool fact_set_has_paid(const fact_set *set, po_str source, po_str alias, po_str payment) {

@@ -19,8 +19,8 @@ static void print_policy(FILE *out, const policy *p) {
 static void print_rules(FILE *out) {
     fprintf(out, "\n## From facts to a position\n\n"
                  "All facts of the order are read each time; the first row that is true counts. "
-                 "Rows above *qualified* are\n"
-                 "ended by a person, those below it by money.\n\n"
+                 "Reviews above `over_refunded`\n"
+                 "are ended by a person; it and those below *qualified* by money.\n\n"
                  "| order state | verdict | reason | why |\n|---|---|---|---|\n");
     const rule *r = rules;
     do

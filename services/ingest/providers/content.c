@@ -17,11 +17,23 @@ void content_put_i64(po_buf *content, int64_t value) {
     content_put(content, po_s(text));
 }
 
+static void content_put_total(po_buf *content, const fact *f) {
+    po_buf name = {0};
+    po_buf_printf(&name, "%.*s:%" PRId64, (int)f->object.n, f->object.p, f->amount);
+    content_put(content, po_buf_view(&name));
+    po_buf_done(&name);
+}
+
+// Its charge and total are among the references and the amounts. A running total is named by what
+// it says, and what is not said of a fact is left out: digests of before are compared with.
 static void content_put_fact(po_buf *content, const fact *f) {
     char unit[PO_UNIT_SIZE];
     po_unit_text(f->unit, unit);
     content_put(content, po_s(fact_kind_name(f->kind)));
-    content_put(content, f->object);
+    if (f->kind == FACT_REFUND_TOTAL)
+        content_put_total(content, f);
+    else
+        content_put(content, f->object);
     content_put(content, f->payment);
     content_put(content, po_s(unit));
     content_put(content, po_s(fact_state_name(f->state)));
@@ -29,6 +41,10 @@ static void content_put_fact(po_buf *content, const fact *f) {
     content_put_i64(content, f->amount);
     content_put_i64(content, f->discount);
     content_put_i64(content, f->at_us);
+    if (f->tax || f->shipping) {
+        content_put_i64(content, f->tax);
+        content_put_i64(content, f->shipping);
+    }
 }
 
 void content_digest(observation *o, po_str object) {

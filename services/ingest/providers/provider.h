@@ -12,7 +12,8 @@
 typedef enum fact_kind {
     FACT_PAYMENT, // object = payment key; a state, highest rank wins
     FACT_REFUND,  // object = refund id, `payment` set; state pending < paid (= succeeded) < failed
-    FACT_REFUND_TOTAL, // object = "CHARGE:CUMULATIVE"; a provider's cumulative amount for `payment`
+    FACT_REFUND_TOTAL, // object = charge id, `payment` set; what the provider says was refunded of
+                       // it so far: (at_us, amount), the largest pair
     FACT_EXPIRY,   // object = ""; the order's own expiry passed (sweep); outranked by every payment
     FACT_MISMATCH, // object = reason ("foreign_account", "registered_elsewhere", "foreign_profile",
                    // "route_conflict", "named_elsewhere"): evidence, no money
@@ -35,6 +36,7 @@ typedef struct fact {
     fact_kind kind;
     po_str provider, account; // account = its name
     po_str object, payment;   // payment: the payment key a refund belongs to, else empty
+    po_str charge;            // of a refund: the charge it is of, or empty
     po_unit unit;             // the provider's unit of the amounts
     fact_state state;         // of the highest rank seen
     int rank;                 // provider's own order of states
@@ -44,7 +46,11 @@ typedef struct fact {
                          // smallest one.
     int64_t amount_most; // the largest one: differs from amount = contradiction
     int64_t discount;    // largest discount stated by a paid session; 0 = none
-    int64_t at_us;       // earliest time the provider states for the winning state
+    int64_t total, tax, shipping; // largest ones stated by a paid session: what it asked for in
+                                  // all, and what of that the provider calls tax and shipping
+    int64_t at_us; // earliest time the provider states for the winning state; of a refund: when it
+                   // was made
+    int64_t failed_at_us; // of a refund: earliest time that says failed; 0 = not stated
 } fact;
 
 const char *fact_kind_name(fact_kind kind);

@@ -1,6 +1,9 @@
 // Stripe, one-off payments by checkout session. Session events state the money; payment_intent and
 // charge events only teach which ids belong together, so that one purchase, told in three types of
 // event, counts once. Refunds are told twice too: by their own id, and as a charge's running total.
+// Where a session was shown in the buyer's own currency its amounts in ours count: a session of an
+// API before 2025-03-31 has them in currency_conversion, a later one has them where they always are
+// (and what the buyer saw in presentment_details, which nobody reads).
 //
 // A payment is keyed by its payment_intent, or by the session where there is none (a waived
 // payment). What cannot be read is quarantined, never guessed: an amount is an integer token, an id
@@ -217,9 +220,9 @@ static bool get_amount_opt(reading *r, const json_t *object, const char *key, in
     return true;
 }
 
-static bool get_unit(reading *r, po_unit *ret) {
+static bool get_unit(reading *r, const json_t *object, const char *key, po_unit *ret) {
     po_str currency = {0};
-    if (!po_json_str(r->object, "currency", 8, &currency, &r->err))
+    if (!po_json_str(object, key, 8, &currency, &r->err))
         return false;
     return stripe_unit(currency, ret) ||
            po_fail(&r->err, PO_REFUSED, "currency", "not three letters");
@@ -254,18 +257,50 @@ static bool ignore(reading *r) {
     return true;
 }
 
+// What the session calls discount, tax and shipping, in the currency of its amounts.
+static bool read_session_details(reading *r, fact *f) {
+    const json_t *details = NULL;
+    return po_json_object(r->object, "total_details", &details, &r->err) &&
+           get_amount_opt(r, details, "amount_discount", &f->discount) &&
+           get_amount_opt(r, details, "amount_tax", &f->tax) &&
+           get_amount_opt(r, details, "amount_shipping", &f->shipping);
+}
+
+// In the currency that the shop asked in there are but two sums, before discounts and extras and
+// after all. What lies between them is known where the details name one kind of it; a proportion is
+// not invented: else there is neither discount nor extra, and money above the price is just that.
+static bool read_source_details(reading *r, const json_t *source, fact *f) {
+    int64_t subtotal = NO_AMOUNT;
+    fact buyer = {0};
+    if (!get_amount_opt(r, source, "amount_subtotal", &subtotal) ||
+        !read_session_details(r, &buyer))
+        return false;
+    if (subtotal == NO_AMOUNT || f->amount == NO_AMOUNT)
+        return true;
+    int64_t more = f->amount - subtotal; // both ≥ 0
+    if (buyer.discount && !buyer.tax && !buyer.shipping && more < 0)
+        f->discount = -more;
+    else if (buyer.tax && !buyer.discount && !buyer.shipping && more > 0)
+        f->tax = more;
+    else if (buyer.shipping && !buyer.discount && !buyer.tax && more > 0)
+        f->shipping = more;
+    return true;
+}
+
 // The amounts of a session count only when it is paid: before that, amount_total is a wish.
 static bool read_session_money(reading *r, fact *f) {
-    if (!get_unit(r, &f->unit))
+    const json_t *source = NULL;
+    if (!po_json_object(r->object, "currency_conversion", &source, &r->err) ||
+        !(source ? get_unit(r, source, "source_currency", &f->unit)
+                 : get_unit(r, r->object, "currency", &f->unit)))
         return false;
     if (f->state != STATE_PAID)
         return true;
-    if (!get_amount_opt(r, r->object, "amount_total", &f->amount))
+    if (!get_amount_opt(r, source ? source : r->object, "amount_total", &f->amount))
         return false;
     f->amount_most = f->amount;
-    const json_t *details = NULL;
-    return po_json_object(r->object, "total_details", &details, &r->err) &&
-           get_amount_opt(r, details, "amount_discount", &f->discount);
+    f->total = f->amount == NO_AMOUNT ? 0 : f->amount;
+    return source ? read_source_details(r, source, f) : read_session_details(r, f);
 }
 
 static bool read_session(reading *r) {
@@ -317,13 +352,11 @@ static bool read_refund_total(reading *r) {
     if (total < 0)
         return po_fail(&r->err, PO_REFUSED, "amount_negative", "amount_refunded");
     const reference *charge = &r->o->refs[r->o->n_refs - 1];
-    po_str object = po_s(
-        po_printf(r->arena, "%.*s:%lld", (int)charge->value.n, charge->value.p, (long long)total));
-    fact *f = state(r, FACT_REFUND_TOTAL, object, charge->payment);
+    fact *f = state(r, FACT_REFUND_TOTAL, charge->value, charge->payment);
     f->state = STATE_PAID;
     f->amount = f->amount_most = total;
     await_payment(r, charge->payment);
-    return get_unit(r, &f->unit);
+    return get_unit(r, r->object, "currency", &f->unit);
 }
 
 static bool read_refund(reading *r) {
@@ -338,6 +371,7 @@ static bool read_refund(reading *r) {
     teach(r, "payment_intent", intent, intent);
     teach(r, "charge", charge, intent);
     fact *f = state(r, FACT_REFUND, id, intent);
+    f->charge = charge;
     // The older name of refund.updated speaks of the same object.
     po_str type =
         po_str_is(r->o->type, "charge.refund.updated") ? po_s("refund.updated") : r->o->type;
@@ -348,9 +382,11 @@ static bool read_refund(reading *r) {
     if (f->amount < 0)
         return po_fail(&r->err, PO_REFUSED, "amount_negative", "amount");
     f->amount_most = f->amount;
+    if (f->state == STATE_FAILED)
+        f->failed_at_us = r->o->occurred_at_us;
     r->o->refund_id = id;
     await_payment(r, intent);
-    return get_unit(r, &f->unit);
+    return get_unit(r, r->object, "currency", &f->unit);
 }
 
 // Event types in use; every other is recorded and ignored.
@@ -466,7 +502,7 @@ const provider stripe = {.name = "stripe",
                          .stated_time = stripe_stated_time,
                          .read = stripe_read,
                          .check_secret = stripe_check_secret,
-                         .reader_version = 1,
+                         .reader_version = 2,
                          .digest_version = 1,
                          .ref_kinds = stripe_refs,
                          .policy = &stripe_v1};

@@ -311,6 +311,120 @@ static void each_session_event_has_its_state(void **state) {
     }
 }
 
+// FAULTS 54: tax and shipping are stated apart, once there is money.
+static void a_paid_session_states_tax_and_shipping(void **state) {
+    static const char *const rows[] = {"paid", "unpaid"};
+    fixture *f = *state;
+    for (size_t i = 0; i < 2; i++) {
+        const fact *said =
+            read_type(f, "checkout.session.completed",
+                      po_printf(f->arena,
+                                SESSION("\"payment_status\":\"%s\",\"amount_total\":5331,"
+                                        "\"currency\":\"usd\",\"total_details\":{"
+                                        "\"amount_discount\":1000,\"amount_tax\":931,"
+                                        "\"amount_shipping\":500}"),
+                                rows[i]))
+                ->facts;
+        assert_int_equal(said->discount, i ? 0 : 1000);
+        assert_int_equal(said->total, i ? 0 : 5331);
+        assert_int_equal(said->tax, i ? 0 : 931);
+        assert_int_equal(said->shipping, i ? 0 : 500);
+    }
+    assert_problem(read_type(f, "checkout.session.completed",
+                             SESSION("\"payment_status\":\"paid\",\"amount_total\":1,"
+                                     "\"currency\":\"usd\",\"total_details\":{"
+                                     "\"amount_tax\":-1}")),
+                   "amount_negative");
+}
+
+typedef struct shown { // a session in the buyer's own currency
+    const char *members;
+    int64_t amount, discount, tax, shipping;
+} shown;
+
+static void check_shown(fixture *f, const char *conversion, const shown *rows, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        const observation *o =
+            read_type(f, "checkout.session.completed",
+                      po_printf(f->arena, SESSION("\"payment_status\":\"paid\",%s,%s"), conversion,
+                                rows[i].members));
+        const fact *said = o->facts;
+        assert_int_equal(o->disposition, OBS_FACTS);
+        assert_string_equal(said->unit.currency, "EUR");
+        if (said->amount != rows[i].amount || said->discount != rows[i].discount ||
+            said->tax != rows[i].tax || said->shipping != rows[i].shipping)
+            fail_msg("%s: amount %lld discount %lld tax %lld shipping %lld", rows[i].members,
+                     (long long)said->amount, (long long)said->discount, (long long)said->tax,
+                     (long long)said->shipping);
+        assert_true(said->total == (said->amount == NO_AMOUNT ? 0 : said->amount));
+        assert_true(said->amount_most == said->amount);
+    }
+}
+
+// FAULTS 53: before API 2025-03-31 the session's own amounts are in the buyer's currency.
+static void a_converted_session_counts_in_its_source_currency(void **state) {
+    static const shown rows[] = {
+        {"\"currency_conversion\":{\"amount_subtotal\":4900,\"amount_total\":4900,"
+         "\"fx_rate\":\"1.0823\",\"source_currency\":\"eur\"}",
+         4900, 0, 0, 0},
+        {"\"currency_conversion\":{\"amount_total\":4900,\"source_currency\":\"eur\"}", 4900, 0, 0,
+         0},
+        {"\"currency_conversion\":{\"amount_subtotal\":4900,\"source_currency\":\"eur\"}",
+         NO_AMOUNT, 0, 0, 0},
+        {"\"total_details\":{\"amount_discount\":541},\"currency_conversion\":{"
+         "\"amount_subtotal\":4900,\"amount_total\":4400,\"source_currency\":\"eur\"}",
+         4400, 500, 0, 0},
+        {"\"total_details\":{\"amount_tax\":1007},\"currency_conversion\":{"
+         "\"amount_subtotal\":4900,\"amount_total\":5831,\"source_currency\":\"eur\"}",
+         5831, 0, 931, 0},
+        {"\"total_details\":{\"amount_tax\":1007},\"currency_conversion\":{" // in the price
+         "\"amount_subtotal\":4900,\"amount_total\":4900,\"source_currency\":\"eur\"}",
+         4900, 0, 0, 0},
+        {"\"total_details\":{\"amount_shipping\":541},\"currency_conversion\":{"
+         "\"amount_subtotal\":4900,\"amount_total\":5400,\"source_currency\":\"eur\"}",
+         5400, 0, 0, 500},
+        // Two kinds of one difference: no proportion of it is known.
+        {"\"total_details\":{\"amount_tax\":1007,\"amount_shipping\":541},"
+         "\"currency_conversion\":{\"amount_subtotal\":4900,\"amount_total\":6331,"
+         "\"source_currency\":\"eur\"}",
+         6331, 0, 0, 0},
+        {"\"total_details\":{\"amount_discount\":541,\"amount_shipping\":541},"
+         "\"currency_conversion\":{\"amount_subtotal\":4900,\"amount_total\":4900,"
+         "\"source_currency\":\"eur\"}",
+         4900, 0, 0, 0},
+    };
+    check_shown(*state, "\"currency\":\"usd\",\"amount_subtotal\":5303,\"amount_total\":5303", rows,
+                sizeof rows / sizeof *rows);
+    static const struct {
+        const char *conversion, *problem;
+    } odd[] = {{"{\"amount_total\":4900}", "json_missing"},
+               {"{\"amount_total\":4900,\"source_currency\":\"euro\"}", "currency"},
+               {"{\"amount_total\":-1,\"source_currency\":\"eur\"}", "amount_negative"},
+               {"{\"amount_total\":49.5,\"source_currency\":\"eur\"}", "json_type"}};
+    fixture *f = *state;
+    for (size_t i = 0; i < sizeof odd / sizeof *odd; i++)
+        assert_problem(
+            read_type(f, "checkout.session.completed",
+                      po_printf(f->arena,
+                                SESSION("\"payment_status\":\"paid\",\"currency\":\"usd\","
+                                        "\"amount_total\":5303,\"currency_conversion\":%s"),
+                                odd[i].conversion)),
+            odd[i].problem);
+}
+
+// Since then they are in ours, and what the buyer saw stands beside them.
+static void a_presented_session_counts_in_its_own_currency(void **state) {
+    static const shown rows[] = {
+        {"\"presentment_details\":{\"presentment_amount\":6310,\"presentment_currency\":\"usd\"},"
+         "\"currency_conversion\":null,\"total_details\":{\"amount_discount\":500,"
+         "\"amount_tax\":931,\"amount_shipping\":500}",
+         5831, 500, 931, 500},
+        {"\"presentment_details\":null", 5831, 0, 0, 0},
+    };
+    check_shown(*state, "\"currency\":\"eur\",\"amount_total\":5831", rows,
+                sizeof rows / sizeof *rows);
+}
+
 // Report 26: a 100 % coupon has no payment_intent; the session is the payment.
 static void a_waived_session_is_keyed_by_itself(void **state) {
     const observation *o =
@@ -395,8 +509,10 @@ static void refunds_are_kept_by_id_and_wait_for_their_payment(void **state) {
         assert_str(o->facts[0].object, "re_1");
         assert_str(o->facts[0].payment, "pi_1");
         assert_int_equal(o->facts[0].amount, 1000);
-        assert_int_equal(o->facts[0].at_us,
-                         NOW - 10 * PO_SECOND_US); // the refund's own time, not the event's
+        assert_str(o->facts[0].charge, "ch_1");
+        // When it was made, not when the event was; but that tells when it failed.
+        assert_int_equal(o->facts[0].at_us, NOW - 10 * PO_SECOND_US);
+        assert_int_equal(o->facts[0].failed_at_us, rows[i].want == STATE_FAILED ? NOW : 0);
     }
 }
 
@@ -429,7 +545,8 @@ static void a_refunded_charge_states_its_running_total(void **state) {
     assert_true(o->needs_payment);
     assert_str(o->awaits_payment, "pi_1");
     assert_int_equal(o->facts[0].kind, FACT_REFUND_TOTAL);
-    assert_str(o->facts[0].object, "ch_1:1000");
+    assert_str(o->facts[0].object, "ch_1");
+    assert_int_equal(o->facts[0].at_us, NOW);
     assert_str(o->facts[0].payment, "pi_1");
     assert_int_equal(o->facts[0].amount, 1000);
     o = read_type(*state, "charge.refunded",
@@ -699,6 +816,12 @@ static void the_digest_is_of_what_was_read(void **state) {
         SESSION("\"payment_status\":\"paid\",\"amount_total\":4900,\"currency\":\"eur\",\"payment_"
                 "intent\":\"pi_1\",\"total_details\":{\"amount_discount\":1},"
                 "\"client_reference_id\":\"o-78\",\"metadata\":{\"order_id\":\"o-77\"}"),
+        SESSION("\"payment_status\":\"paid\",\"amount_total\":4900,\"currency\":\"eur\",\"payment_"
+                "intent\":\"pi_1\",\"total_details\":{\"amount_tax\":1},"
+                "\"client_reference_id\":\"o-78\",\"metadata\":{\"order_id\":\"o-77\"}"),
+        SESSION("\"payment_status\":\"paid\",\"amount_total\":4900,\"currency\":\"eur\",\"payment_"
+                "intent\":\"pi_1\",\"total_details\":{\"amount_shipping\":1},"
+                "\"client_reference_id\":\"o-78\",\"metadata\":{\"order_id\":\"o-77\"}"),
     };
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         assert_memory_not_equal(read_type(*state, "checkout.session.completed", others[i])->digest,
@@ -737,6 +860,30 @@ static void the_digest_of_a_refund_is_of_all_it_says(void **state) {
         memcpy(seen[i], o->digest, 32);
         for (size_t k = 0; k < i; k++)
             assert_memory_not_equal(seen[i], seen[k], 32);
+    }
+}
+
+// FAULTS 30: what another reading adds does not turn a retry into a conflict. These are the digests
+// that events had when totals were kept by statement, and no session's tax was read.
+static void digests_of_before_are_those_of_now(void **state) {
+    static const struct {
+        const char *type, *object, *digest;
+    } rows[] = {
+        {"charge.refunded",
+         "{\"id\":\"ch_1\",\"payment_intent\":\"pi_1\",\"amount_refunded\":1000,"
+         "\"currency\":\"eur\"}",
+         "8402176b936f78dfc8944ba9a26ddf79dad2ac4d3b09fc580084126355b30fb0"},
+        {"refund.failed",
+         "{\"id\":\"re_1\",\"payment_intent\":\"pi_1\",\"charge\":\"ch_1\",\"amount\":1000,"
+         "\"currency\":\"eur\",\"created\":1759999990,\"status\":\"failed\"}",
+         "e952ff0c28698734764a6ddf0ec22928f462888643865b3909cc7711bc5b610c"},
+        {"checkout.session.completed", PAID_49,
+         "8a5376dd9e9bee1d493e17e08585bf3d8b73a61b8bc1ab4ea14f2a1c7c0ea879"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char hex[65];
+        po_hex(read_type(*state, rows[i].type, rows[i].object)->digest, 32, hex);
+        assert_string_equal(hex, rows[i].digest);
     }
 }
 
@@ -781,6 +928,9 @@ int main(void) {
         cmocka_unit_test(candidates_and_headers_are_bounded),
         READ(a_paid_session_states_the_money),
         READ(each_session_event_has_its_state),
+        READ(a_paid_session_states_tax_and_shipping),
+        READ(a_converted_session_counts_in_its_source_currency),
+        READ(a_presented_session_counts_in_its_own_currency),
         READ(a_waived_session_is_keyed_by_itself),
         READ(other_modes_are_ignored_and_unknown_ones_unsupported),
         READ(intents_and_charges_only_teach),
@@ -798,6 +948,7 @@ int main(void) {
         READ(odd_metadata_is_no_order_id),
         READ(the_digest_is_of_what_was_read),
         READ(the_digest_of_a_refund_is_of_all_it_says),
+        READ(digests_of_before_are_those_of_now),
         cmocka_unit_test(units_are_stripes_own),
         READ(amounts_are_64_bits),
     };
