@@ -204,9 +204,14 @@ static const po_stmt EXPIRED = {
 static const po_stmt COUNTS = {"undecided_counts",
                                "SELECT " WAITING ", " COUNT_OF("unmatched") ", " OLDEST};
 
+// What a provider says was refunded, and does not name: fewer may be counted than were.
+static const po_stmt UNEXPLAINED = {"unexplained_refunds",
+                                    "SELECT count(*) FROM (SELECT FROM ingest.shop_order"
+                                    " WHERE unexplained > 0 LIMIT (SELECT " COUNTED ")) o"};
+
 static struct { _Atomic int64_t waiting, unmatched, oldest_ms, counted_us; } overview;
 
-static po_metric *m_waiting, *m_unmatched, *m_oldest;
+static po_metric *m_waiting, *m_unmatched, *m_oldest, *m_unexplained;
 
 // What cannot be counted is not 0.
 static void count_unknown(void) {
@@ -214,6 +219,10 @@ static void count_unknown(void) {
     po_gauge(m_waiting, NULL, NAN);
     po_gauge(m_unmatched, NULL, NAN);
     po_gauge(m_oldest, NULL, NAN);
+}
+
+static void unexplained_unknown(void) {
+    po_gauge(m_unexplained, NULL, NAN);
 }
 
 void undecided_declare_metrics(void) {
@@ -229,7 +238,13 @@ void undecided_declare_metrics(void) {
                       "Events that wait by reference alone: they name no order of ours, "
                       "bring no money, or their order did not come in 72 h. Up to " COUNTED ".",
                       NULL);
+    m_unexplained = po_metric_new(
+        PO_GAUGE, "payonce_ingest_unexplained_refund_orders",
+        "Orders with refunds that only a charge's running total states, and that no event has "
+        "named yet. Up to " COUNTED "; NaN while they cannot be counted.",
+        NULL);
     count_unknown();
+    unexplained_unknown();
 }
 
 static json_t *count_or_null(int64_t counted_us, int64_t count) {
@@ -259,6 +274,15 @@ static bool count_waiting(sweep *s, po_pg *pg, po_err *err) {
     po_gauge(m_waiting, NULL, (double)overview.waiting);
     po_gauge(m_unmatched, NULL, (double)overview.unmatched);
     po_gauge(m_oldest, NULL, (double)overview.oldest_ms / 1000.0);
+    return true;
+}
+
+static bool count_unexplained(sweep *s, po_pg *pg, po_err *err) {
+    (void)s;
+    PO_AUTO(po_res_done) po_res *row = NULL;
+    if (!po_pg_run(pg, &UNEXPLAINED, NULL, &row, err))
+        return false;
+    po_gauge(m_unexplained, NULL, (double)po_res_i64(row, 0, 0));
     return true;
 }
 
@@ -346,7 +370,8 @@ static void run_job(sweep *s, sweep_job *job, po_pg **pg) {
 static void *sweep_main(void *arg) {
     sweep *s = arg;
     sweep_job jobs[] = {{"expiry", SWEEP_MS, 0, expire, NULL},
-                        {"counts", COUNT_MS, 0, count_waiting, count_unknown}};
+                        {"counts", COUNT_MS, 0, count_waiting, count_unknown},
+                        {"refunds", COUNT_MS, 0, count_unexplained, unexplained_unknown}};
     po_pg *pg = NULL;
     while (!s->stop && po_life_wait(SWEEP_MS)) {
         for (size_t i = 0; i < sizeof jobs / sizeof *jobs; i++) {
