@@ -172,7 +172,7 @@ static void decide_on(batch *b, event *e, held_order *held, const observation *o
     o->occurred_at_us = e->obs.occurred_at_us;
     o->decided_at_us = b->now_us;
     o->trace = e->trace;
-    o->facts_json = store_facts_json(b->arena, &held->facts);
+    o->facts_json = store_changes_json(b->arena, &held->facts);
     b->report->emitted += o->decision.emits != EVENT_NONE;
 }
 

@@ -396,7 +396,7 @@ static bool write_cancel(po_pg *pg, po_tx *tx, po_arena *arena, held_order *held
                         .occurred_at_us = now_us,
                         .decided_at_us = now_us,
                         .trace = trace,
-                        .facts_json = store_facts_json(arena, &held->facts)};
+                        .facts_json = store_changes_json(arena, &held->facts)};
     held->changed = true;
     batch_writes writes = {.orders = held, .n_orders = 1, .outcomes = &canceled, .n_outcomes = 1};
     size_t sends;

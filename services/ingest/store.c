@@ -123,8 +123,8 @@ static const po_stmt SQL[] = {
         {"put_decisions",
          "INSERT INTO ingest.decision (decision_id, order_id, event, policy, policy_version, "
          "verdict, reason, why,"
-         " emits, state, due, received, refunded, qualification, sequence, facts, decided_at)"
-         " SELECT a, b, nullif(c, 0), d, e, f, g, h, i, j, k, l, m, n, o, p::jsonb, q"
+         " emits, state, due, received, refunded, qualification, sequence, facts, facts_are, decided_at)"
+         " SELECT a, b, nullif(c, 0), d, e, f, g, h, i, j, k, l, m, n, o, p::jsonb, 'changed', q"
          " FROM unnest($1::uuid[], $2::text[], $3::int8[], $4::text[], $5::int4[], $6::text[], "
          "$7::text[], $8::text[],"
          " $9::text[], $10::text[], $11::int8[], $12::int8[], $13::int8[], $14::int4[], "
@@ -709,10 +709,12 @@ static json_t *text_json(po_str s) {
     return json_stringn(s.p ? s.p : "", s.n);
 }
 
-char *store_facts_json(po_arena *arena, const fact_set *facts) {
+char *store_changes_json(po_arena *arena, fact_set *facts) {
     json_t *list = json_array();
     for (size_t i = 0; i < facts->n; i++) {
         const fact *f = &facts->facts[i];
+        if (!facts->moved[i])
+            continue;
         char unit[PO_UNIT_SIZE], at[PO_RFC3339_SIZE] = "";
         po_unit_text(f->unit, unit);
         if (f->at_us)
@@ -746,5 +748,6 @@ char *store_facts_json(po_arena *arena, const fact_set *facts) {
     char *copy = po_strdup(arena, text ? text : "[]");
     free(text);
     json_decref(list);
+    fact_set_settle(facts);
     return copy;
 }

@@ -59,7 +59,7 @@ typedef struct outcome {
     po_str refund_id;
     int64_t occurred_at_us, decided_at_us;
     trace trace;
-    char *facts_json; // the facts it was drawn from
+    char *facts_json; // the facts it changed, with their values after it
 } outcome;
 
 // Sends the insert of n events, which must be sorted by (provider, alias, event_id) without
@@ -114,8 +114,9 @@ PO_MUST_CHECK bool store_send_writes(po_pg *pg, po_arena *arena, const batch_wri
 // A payment event of the outcome, as an outbox row.
 PO_MUST_CHECK bool store_payment_row(po_arena *arena, const outcome *outcome,
                                      po_outbox_row *ret_row, po_err *err);
-// The facts as compact JSON on the arena.
-char *store_facts_json(po_arena *arena, const fact_set *facts);
+// The facts that have moved since the last call, as compact JSON on the arena: what a decision has
+// changed. Folded over an order's decisions they are its snapshot at each.
+char *store_changes_json(po_arena *arena, fact_set *facts);
 
 // Items joined by newlines (no item holds one): how a list rides in a text[] column of a set.
 po_str store_join(po_arena *arena, const po_str *items, size_t n);

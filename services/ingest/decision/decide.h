@@ -61,12 +61,13 @@ typedef struct order {
 // order is right, and slower. `dirty` facts are new or changed since loading.
 typedef struct fact_set {
     fact *facts;
-    bool *dirty;
+    bool *dirty, *moved;
     size_t n, cap;
     po_arena *arena;
 } fact_set;
 void fact_set_init(fact_set *set, po_arena *arena);
 void fact_set_load(fact_set *set, const fact *loaded); // appends a stored fact, clean
+void fact_set_settle(fact_set *set);                   // what has moved is told
 // Merges one stated fact; true when anything changed. Text is not copied: it must live as long as
 // the set.
 bool fact_set_merge(fact_set *set, const fact *stated);

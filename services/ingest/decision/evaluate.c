@@ -346,8 +346,9 @@ static void find_extras(evaluation *e, const fact_set *set) {
         const fact *f = &set->facts[i];
         int64_t total = 0, discount = 0, tax = 0, shipping = 0;
         if (f->kind != FACT_PAYMENT || f->state != STATE_PAID || f->waived ||
-            !convert(e, f, f->total, &total) || !convert(e, f, f->discount, &discount) ||
-            !convert(e, f, f->tax, &tax) || !convert(e, f, f->shipping, &shipping))
+            contested(set, f, f->object) || !convert(e, f, f->total, &total) ||
+            !convert(e, f, f->discount, &discount) || !convert(e, f, f->tax, &tax) ||
+            !convert(e, f, f->shipping, &shipping))
             continue;
         __int128 room = (__int128)total + discount - e->order->price.minor;
         room = room > 0 ? room : 0;
@@ -424,19 +425,31 @@ static position judge(const evaluation *e, position p) {
     return p;
 }
 
+// Not on the set's arena: that lives for a batch, which may ask thousands of times.
+static void *scratch(const fact_set *set, size_t size) {
+    void *rows = calloc(set->n + 1, size);
+    if (!rows)
+        abort();
+    return rows;
+}
+
 static void gather(evaluation *e, const fact_set *set) {
-    // A null arena comes with an empty set only.
-    if (set->n) {
-        e->payments = po_alloc_array(set->arena, set->n, sizeof *e->payments);
-        e->refunds = po_alloc_array(set->arena, set->n, sizeof *e->refunds);
-        e->totals = po_alloc_array(set->arena, set->n, sizeof *e->totals);
-        e->moments = po_alloc_array(set->arena, set->n, sizeof *e->moments);
-    }
+    e->payments = scratch(set, sizeof *e->payments);
+    e->refunds = scratch(set, sizeof *e->refunds);
+    e->totals = scratch(set, sizeof *e->totals);
+    e->moments = scratch(set, sizeof *e->moments);
     fold_payments(e, set);
     gather_others(e, set);
     explain_totals(e);
     find_discount(e, set);
     find_extras(e, set);
+}
+
+static void drop(evaluation *e) {
+    free(e->payments);
+    free(e->refunds);
+    free(e->totals);
+    free(e->moments);
 }
 
 position evaluate(const order *o, const fact_set *set) {
@@ -447,6 +460,7 @@ position evaluate(const order *o, const fact_set *set) {
     __int128 less = extra + (e.discount < price ? price - e.discount : 0);
     __int128 due = e.discount <= o->max_discount ? less : extra + price;
     walk w = walk_moments(&e, due, less);
+    drop(&e);
     position p = {.due = fit(&e, due),
                   .received = fit(&e, w.received),
                   .refunded = fit(&e, w.refunded),

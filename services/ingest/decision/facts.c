@@ -56,12 +56,15 @@ static void grow(fact_set *set) {
     size_t cap = set->cap ? set->cap * 2 : 8;
     fact *facts = po_alloc_array(set->arena, cap, sizeof *facts);
     bool *dirty = po_alloc_array(set->arena, cap, sizeof *dirty);
+    bool *moved = po_alloc_array(set->arena, cap, sizeof *moved);
     if (set->n) {
         memcpy(facts, set->facts, set->n * sizeof *facts);
         memcpy(dirty, set->dirty, set->n * sizeof *dirty);
+        memcpy(moved, set->moved, set->n * sizeof *moved);
     }
     set->facts = facts;
     set->dirty = dirty;
+    set->moved = moved;
     set->cap = cap;
 }
 
@@ -88,8 +91,9 @@ static void insert(fact_set *set, size_t at, const fact *f, bool dirty) {
     grow(set);
     memmove(set->facts + at + 1, set->facts + at, (set->n - at) * sizeof *set->facts);
     memmove(set->dirty + at + 1, set->dirty + at, (set->n - at) * sizeof *set->dirty);
+    memmove(set->moved + at + 1, set->moved + at, (set->n - at) * sizeof *set->moved);
     set->facts[at] = *f;
-    set->dirty[at] = dirty;
+    set->dirty[at] = set->moved[at] = dirty;
     set->n++;
 }
 
@@ -177,6 +181,11 @@ static bool same(const fact *a, const fact *b) {
            po_str_eq(a->charge, b->charge);
 }
 
+void fact_set_settle(fact_set *set) {
+    if (set->n)
+        memset(set->moved, 0, set->n * sizeof *set->moved);
+}
+
 bool fact_set_merge(fact_set *set, const fact *stated) {
     bool found;
     size_t at = place_of(set, stated, &found);
@@ -193,7 +202,7 @@ bool fact_set_merge(fact_set *set, const fact *stated) {
     if (same(&f, &set->facts[at]))
         return false;
     set->facts[at] = f;
-    set->dirty[at] = true;
+    set->dirty[at] = set->moved[at] = true;
     return true;
 }
 
