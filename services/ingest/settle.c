@@ -123,9 +123,32 @@ static bool hold_fresh(batch *b, po_err *err) {
            keys_note_same(b, n ? f.results[0] : NULL, err) && read_hold(b, &f, at, err);
 }
 
+// Of orders that others hold nothing is read: one may have many thousands of facts.
+static bool hold_free(batch *b, const po_str *ids, size_t n, po_err *err) {
+    PO_AUTO(flight_done) flight f = {.sends = 1};
+    if (!store_send_lock(b->pg, b->arena, ids, n, true, err) || !sync(b, &f, err))
+        return false;
+    size_t n_held = (size_t)po_res_rows(f.results[0]);
+    po_str *held = po_alloc_array(b->arena, n_held + 1, sizeof *held);
+    for (size_t i = 0; i < n_held; i++)
+        held[i] = po_res_text(f.results[0], (int)i, 0);
+    if (n_held == 0)
+        return true;
+    if (!store_send_read(b->pg, b->arena, held, n_held, err) ||
+        !po_pipe_sync(b->pg, f.results + 1, STORE_HOLD_SENDS - 1, err))
+        return false;
+    f.sends = STORE_HOLD_SENDS;
+    return read_hold(b, &f, 0, err);
+}
+
 static bool hold_claimed(batch *b, po_err *err) {
     PO_AUTO(flight_done) flight f = {0};
     size_t at;
+    if (b->options->skip_locked) {
+        po_str *ids;
+        size_t n = deciding_orders(b, &ids);
+        return n == 0 || hold_free(b, ids, n, err);
+    }
     return send_hold(b, &f, &at, err) && sync(b, &f, err) && read_hold(b, &f, at, err);
 }
 
@@ -227,9 +250,9 @@ bool settle(po_pg *pg, po_arena *arena, event *const *events, size_t n,
 }
 
 bool settle_claimed(po_pg *pg, po_arena *arena, event *const *events, size_t n, po_uuid token,
-                    settle_report *ret_report, po_err *err) {
-    settle_options none = {0};
-    batch b = batch_of(pg, arena, events, n, &none, ret_report);
+                    bool skip_locked, settle_report *ret_report, po_err *err) {
+    settle_options options = {.skip_locked = skip_locked};
+    batch b = batch_of(pg, arena, events, n, &options, ret_report);
     PO_AUTO(po_tx_done) po_tx tx = {0};
     if (!po_pipe_begin(pg, err) || !look_up_claimed(&b, &tx, err))
         return false;

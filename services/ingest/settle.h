@@ -29,9 +29,10 @@ PO_MUST_CHECK bool settle(po_pg *pg, po_arena *arena, event *const *events, size
                           const settle_options *options, settle_report *ret_report, po_err *err);
 
 // The same for events that wait in ingest.undecided, all leased under this token: their rows are
-// gone, or put off.
+// gone, or put off; with skip_locked also those whose order is held elsewhere.
 PO_MUST_CHECK bool settle_claimed(po_pg *pg, po_arena *arena, event *const *events, size_t n,
-                                  po_uuid token, settle_report *ret_report, po_err *err);
+                                  po_uuid token, bool skip_locked, settle_report *ret_report,
+                                  po_err *err);
 
 // The event by which the expiry sweep says that an order's time is up: it goes through the same
 // door.

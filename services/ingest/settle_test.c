@@ -110,7 +110,7 @@ static void settle_some(world *w, event *const *events, size_t n, const po_uuid 
     po_err err = {0};
     settle_options options = {0};
     settle_report report;
-    if (!(token ? settle_claimed(w->pg, w->arena, events, n, *token, &report, &err)
+    if (!(token ? settle_claimed(w->pg, w->arena, events, n, *token, false, &report, &err)
                 : settle(w->pg, w->arena, events, n, &options, &report, &err)))
         fail_msg("settle: %s %s", err.code, err.text);
     assert_false(report.lost_lease);

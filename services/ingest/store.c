@@ -333,17 +333,27 @@ found_order *store_read_routes(po_arena *arena, const po_res *rows, size_t *ret_
 
 // --- Holding orders
 
+static bool send_ids(po_pg *pg, po_arena *arena, int statement, const po_str *order_ids, size_t n,
+                     po_err *err) {
+    po_args *args = po_args_new(arena);
+    po_arg_texts(args, order_ids, n);
+    return po_pipe_send(pg, &SQL[statement], args, err);
+}
+
+bool store_send_lock(po_pg *pg, po_arena *arena, const po_str *order_ids, size_t n,
+                     bool skip_locked, po_err *err) {
+    return send_ids(pg, arena, skip_locked ? LOCK_ORDERS_SKIP : LOCK_ORDERS, order_ids, n, err);
+}
+
+bool store_send_read(po_pg *pg, po_arena *arena, const po_str *order_ids, size_t n, po_err *err) {
+    return send_ids(pg, arena, READ_ORDERS, order_ids, n, err) &&
+           send_ids(pg, arena, READ_FACTS, order_ids, n, err);
+}
+
 bool store_send_hold(po_pg *pg, po_arena *arena, const po_str *order_ids, size_t n,
                      bool skip_locked, po_err *err) {
-    const int statements[STORE_HOLD_SENDS] = {skip_locked ? LOCK_ORDERS_SKIP : LOCK_ORDERS,
-                                              READ_ORDERS, READ_FACTS};
-    for (size_t i = 0; i < STORE_HOLD_SENDS; i++) {
-        po_args *args = po_args_new(arena);
-        po_arg_texts(args, order_ids, n);
-        if (!po_pipe_send(pg, &SQL[statements[i]], args, err))
-            return false;
-    }
-    return true;
+    return store_send_lock(pg, arena, order_ids, n, skip_locked, err) &&
+           store_send_read(pg, arena, order_ids, n, err);
 }
 
 static bool read_unit(po_unit *unit, const po_res *res, int row, int col) {

@@ -86,6 +86,11 @@ PO_MUST_CHECK bool store_send_conflicts(po_pg *pg, po_arena *arena, event *const
 PO_MUST_CHECK bool store_send_hold(po_pg *pg, po_arena *arena, const po_str *order_ids, size_t n,
                                    bool skip_locked, po_err *err);
 #define STORE_HOLD_SENDS 3
+// The lock alone (rows: the ids of those held), and the two statements that read.
+PO_MUST_CHECK bool store_send_lock(po_pg *pg, po_arena *arena, const po_str *order_ids, size_t n,
+                                   bool skip_locked, po_err *err);
+PO_MUST_CHECK bool store_send_read(po_pg *pg, po_arena *arena, const po_str *order_ids, size_t n,
+                                   po_err *err);
 // Reads what store_send_hold brought; sorted by order id.
 PO_MUST_CHECK bool store_read_hold(po_arena *arena, po_res *const *results, held_order **ret_orders,
                                    size_t *ret_n, po_err *err);

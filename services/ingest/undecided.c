@@ -26,17 +26,29 @@ enum {
 };
 
 // Those woken first, then those that are looked at once more in case. A woken one says nothing of
-// how long others are due. Rows are compared, since a range of one column would be planned as a
-// bitmap and a sort of all that is due.
+// how long others are due, and is woken whatever the clock says: that of the database which woke it
+// may have been ahead of this one's. So may the clock that leased a row: no lease ends later than one
+// of now. Half of the woken are those that wait the longest, half those woken last: however many one
+// order has left to do, an event woken after them waits for what is woken after it alone. Rows are
+// compared, since a range of one column would be planned as a bitmap and a sort of all that is due.
+#define FREE                                                                         \
+    "(lease_until IS NULL OR lease_until < now() OR lease_until > now() + 2 * $3 * " \
+    "interval '1 millisecond')"
+#define REACH "(now() - $4 * interval '1 millisecond', 0)"
 static const po_stmt CLAIM = {
     "undecided_claim",
-    "WITH woken AS (SELECT event FROM ingest.undecided WHERE woken_at <= now()"
-    " AND (woken_at, event) > (now() - $4 * interval '1 millisecond', 0)"
-    " AND (lease_until IS NULL OR lease_until < now()) ORDER BY woken_at, event LIMIT $1"
+    "WITH oldest AS (SELECT event FROM ingest.undecided WHERE woken_at IS NOT NULL"
+    " AND (woken_at, event) > " REACH " AND " FREE " ORDER BY woken_at, event"
+    " LIMIT ($1 + 1) / 2 FOR UPDATE SKIP LOCKED),"
+    " newest AS (SELECT event FROM ingest.undecided WHERE woken_at IS NOT NULL"
+    " AND (woken_at, event) > " REACH " AND " FREE
+    " AND event <> ALL (ARRAY(SELECT event FROM oldest))"
+    " ORDER BY woken_at DESC, event DESC"
+    " LIMIT CASE WHEN (SELECT count(*) FROM oldest) < ($1 + 1) / 2 THEN 0 ELSE $1 / 2 END"
     " FOR UPDATE SKIP LOCKED),"
+    " woken AS (SELECT event FROM oldest UNION ALL SELECT event FROM newest),"
     " due AS (SELECT event, due_at FROM ingest.undecided WHERE due_at <= now()"
-    " AND (due_at, event) > (now() - $4 * interval '1 millisecond', 0)"
-    " AND (lease_until IS NULL OR lease_until < now())"
+    " AND (due_at, event) > " REACH " AND " FREE
     " AND event <> ALL (ARRAY(SELECT event FROM woken)) ORDER BY due_at, event"
     " LIMIT $1 - (SELECT count(*) FROM woken) FOR UPDATE SKIP LOCKED),"
     " claimed AS (SELECT event, NULL AS due_at FROM woken UNION ALL SELECT event, due_at FROM due)"
@@ -134,7 +146,7 @@ static po_work_outcome drain_row(void *arg, po_pg *pg, const po_work_item *item,
         return PO_WORK_LATER;
     event *events[] = {&e};
     settle_report report;
-    if (!settle_claimed(pg, arena, events, 1, item->token, &report, err))
+    if (!settle_claimed(pg, arena, events, 1, item->token, false, &report, err))
         return PO_WORK_LATER;
     if (report.lost_lease)
         return PO_WORK_SKIP;
@@ -157,7 +169,10 @@ static bool drain_claim(void *arg, po_pg *pg, const po_res *rows, po_uuid token,
             return false;
     }
     settle_report report;
-    if (!settle_claimed(pg, arena, events, n, token, &report, &ignored) || report.lost_lease)
+    bool ok = settle_claimed(pg, arena, events, n, token, false, &report, &ignored);
+    if (!ok && po_pg_is(&ignored, "55P03")) // an order held elsewhere holds up no other
+        ok = settle_claimed(pg, arena, events, n, token, true, &report, &ignored);
+    if (!ok || report.lost_lease)
         return false;
     for (size_t i = 0; i < n; i++)
         tell_decided(events[i]);

@@ -22,7 +22,7 @@ GROWING = {"fact": "order_id", "order_ref": "value", "shop_order": r"order_id|ex
 SCAN = re.compile(rf"^\s*(?:->\s+)?(Seq Scan|Index Scan|Index Only Scan)(?: using \w+)? on ({'|'.join(GROWING)})\b")
 # How many wait: a gauge, which walks them by its nature. It goes by an index of its own, and ends at a number.
 COUNT = "SELECT (SELECT count(*) FROM (SELECT FROM ingest.undecided WHERE NOT unmatched LIMIT"
-CLAIM = "WITH woken AS (SELECT event FROM ingest.undecided"
+CLAIM = "WITH oldest AS (SELECT event FROM ingest.undecided"
 
 
 @pytest.fixture

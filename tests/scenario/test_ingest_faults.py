@@ -467,3 +467,76 @@ def test_a_session_whose_plans_are_outgrown_is_replaced(services, stack, tag) ->
         shop.wait_state("b", "paid")
     finally:
         stack.postgres.query("ALTER TABLE ingest.shop_order ALTER customer_id TYPE text")
+
+
+# --- One order with thousands
+
+def pile_up(stack: Stack, shop: Shop, name: str, n: int) -> None:
+    """n payments of an order that wait for it, as if they had come in; each is small."""
+    part = {"payment": f"pi_{shop.tag}_{name}_NNN", "session": f"cs_{shop.tag}_{name}_NNN"}
+    body = encode(shop.stripe_event("checkout.session.completed", shop.session(name, 1, **part), id=f"evt_{shop.tag}_{name}_NNN"))
+    stack.postgres.query(
+        "WITH e AS (INSERT INTO ingest.provider_event (provider, account, event_id, type, disposition, problem, digest,"
+        " raw_sha256, raw, headers, traceparent) SELECT 'stripe', 'shop', replace(%s, 'NNN', n::text),"
+        " 'checkout.session.completed', 'facts', '', '', '', convert_to(replace(%s, 'NNN', n::text), 'UTF8'), '{}', ''"
+        " FROM generate_series(1, %s) n RETURNING id)"
+        " INSERT INTO ingest.undecided (event, reason, awaits, due_at) SELECT id, 'order_unknown', ARRAY[%s],"
+        " now() + interval '1 hour' FROM e",
+        f"evt_{shop.tag}_{name}_NNN", body.decode(), n, f"order:{shop.id(name)}")
+
+
+def test_p4_an_order_with_thousands_of_events_holds_up_no_other(shop, stack) -> None:
+    """FAULTS 35: woken ones were taken strictly by their age."""
+    shop.paid("b")
+    pile_up(stack, shop, "hot", 20000)
+    try:
+        shop.register("hot")
+        shop.register("b")
+        shop.wait_state("b", "paid")
+        [(left,)] = stack.postgres.query(
+            "SELECT count(*) FROM ingest.undecided WHERE awaits = ARRAY[%s]", f"order:{shop.id('hot')}")
+        assert left > 10000, "most of those that were woken before it still wait for their turn"
+    finally:
+        stack.postgres.query("DELETE FROM ingest.undecided WHERE awaits = ARRAY[%s] OR awaits = '{}'",
+                             f"order:{shop.id('hot')}")
+
+
+def test_p3_an_order_with_ten_thousand_facts_fails_none_of_its_neighbours(shop, stack) -> None:
+    """FAULTS 32: 250 more of them, among 50 other payments; 27 of the 50 were answered 503."""
+    shop.register("hot")
+    stack.postgres.query(
+        "INSERT INTO ingest.fact SELECT %s, 'stripe', 'shop', 'payment', 'pi_' || n, 'EUR', 2, '', 'paid', 40, false,"
+        " false, 1, 1, 0, now() FROM generate_series(1, 10000) n", shop.id("hot"))
+    sends = []
+    for i in range(250):
+        part = {"payment": f"pi_{shop.tag}_h{i}", "session": f"cs_{shop.tag}_h{i}"}
+        sends.append(shop.stripe_event("checkout.session.completed", shop.session("hot", 1, **part)))
+    for i in range(50):
+        shop.register(f"n{i}")
+        sends.insert(6 * i, shop.stripe_event("checkout.session.completed", shop.session(f"n{i}")))
+    with ThreadPoolExecutor(64) as pool:
+        answers = list(pool.map(lambda event: shop.send(event, expect=None).status, sends))
+    assert answers == [200] * 300
+    for i in range(50):
+        shop.wait_state(f"n{i}", "paid")
+    shop.wait_state("hot", "paid", received=10250)
+    [(size,)] = stack.postgres.query(
+        "SELECT sum(octet_length(facts::text)) FROM ingest.decision WHERE order_id = %s", shop.id("hot"))
+    assert size < 250 * 1000
+
+
+def test_p4_what_is_woken_is_woken_whatever_the_clock_says(shop, stack) -> None:
+    """After a fail-over to a database whose clock is behind: neither the wake nor a dead worker's lease lies ahead."""
+    shop.register("b")
+    shop.paid("a")
+    until(lambda: stack.postgres.query("SELECT 1 FROM ingest.undecided WHERE lease_token IS NULL AND %s = ANY (awaits)",
+                                       f"order:{shop.id('a')}"), what="waiting")
+    stack.postgres.query(
+        "INSERT INTO ingest.shop_order (order_id, customer_id, purpose, item, policy, profile, accounts, live, currency,"
+        " exponent, price, max_discount, revoke_on_refund, content, due) SELECT %s, customer_id, purpose, item, policy,"
+        " profile, accounts, live, currency, exponent, price, max_discount, revoke_on_refund, content, due"
+        " FROM ingest.shop_order WHERE order_id = %s", shop.id("a"), shop.id("b"))
+    stack.postgres.query(
+        "UPDATE ingest.undecided SET woken_at = now() + interval '1 day', due_at = NULL, lease_token = gen_random_uuid(),"
+        " lease_until = now() + interval '1 day' WHERE %s = ANY (awaits)", f"order:{shop.id('a')}")
+    shop.wait_state("a", "paid")
