@@ -116,14 +116,14 @@ static void teach(batch *b, const event *e, const bool unknown[OBS_MAX], po_str 
             wake_ref(b, e, i);
 }
 
-// A charge that the shop, or a refund, named without its payment learns it: by the charge alone its
-// refunds find it.
+// What the shop, or a refund, named without its payment learns it, where refunds find the payment by
+// it alone.
 static void learn_payments(batch *b, const event *e) {
     speaker s = speaker_of(e);
     for (size_t i = 0; i < e->obs.n_refs; i++) {
         const reference *ref = &e->obs.refs[i];
-        if (po_str_is(ref->kind, "charge") && ref->payment.n &&
-            !routes_payment(&b->routes, &s, i).n) {
+        const ref_kind *kind = ref_kind_find(e->provider, ref->kind);
+        if (kind && kind->finds_payment && ref->payment.n && !routes_payment(&b->routes, &s, i).n) {
             b->writes.learned[b->writes.n_learned++] = (known_ref){.provider = e->provider,
                                                                    .kind = ref->kind,
                                                                    .value = ref->value,
@@ -275,10 +275,9 @@ static void decide_event(batch *b, event *e) {
 void deciding_all(batch *b) {
     batch_writes *w = &b->writes;
     w->outcomes = po_alloc_array(b->arena, EVENT_ORDERS * b->n_unique + 1, sizeof *w->outcomes);
-    w->learned = po_alloc_array(b->arena, b->n_unique + 1,
-                                sizeof *w->learned); // an event names at most one charge
+    w->learned = po_alloc_array(b->arena, OBS_MAX * b->n_unique + 1, sizeof *w->learned);
     b->waitings = po_alloc_array(b->arena, b->n_unique + 1, sizeof *b->waitings);
-    b->woken = po_alloc_array(b->arena, 2 * OBS_MAX * b->n_unique + 1, sizeof *b->woken);
+    b->woken = po_alloc_array(b->arena, 3 * OBS_MAX * b->n_unique + 1, sizeof *b->woken);
     routes_init(&b->routes, b->arena, b->n_unique);
     for (size_t i = 0; i < b->n; i++) {
         event *e = b->events[i];

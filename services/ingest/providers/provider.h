@@ -91,8 +91,8 @@ typedef struct observation {
     size_t n_facts;
     po_str refund_id;      // evidence for the outgoing event, or empty
     po_str awaits_payment; // a refund: the payment key that must be *paid* among the order's facts
-                           // first; empty when the payment must be found through refs[] of kind
-                           // "charge"
+                           // first; empty when the payment must be found through a reference
+                           // of a kind that finds it
     bool needs_payment;    // true for refunds: undecided until its own payment is known
     po_str profile;        // lightning: the node's profile, compared with the order's
 } observation;
@@ -125,8 +125,9 @@ typedef enum verify_result {
 // A kind of reference: what an order is found by.
 typedef struct ref_kind {
     const char *name;
-    size_t max;  // bytes of a value
-    bool stated; // the shop may state it with an order
+    size_t max;         // bytes of a value
+    bool stated;        // the shop may state it with an order
+    bool finds_payment; // a refund may name its payment by it alone: it learns that payment
     bool global; // names one payable thing in the world: an account of ours that did not register
                  // it is told of it, too
 } ref_kind;

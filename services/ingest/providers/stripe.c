@@ -485,7 +485,7 @@ static void stripe_read(const account *alias, const header_value *headers, po_st
 static const ref_kind stripe_refs[] = {
     {.name = "session", .max = PO_ID_MAX, .stated = true},
     {.name = "payment_intent", .max = PO_ID_MAX, .stated = true},
-    {.name = "charge", .max = PO_ID_MAX, .stated = true},
+    {.name = "charge", .max = PO_ID_MAX, .stated = true, .finds_payment = true},
     {0},
 };
 
