@@ -70,15 +70,16 @@ class Payment:
 
 @dataclass(frozen=True)
 class Refund:
-    """One statement about a refund, or about all refunds of a payment (`total`)."""
+    """One statement about a refund, or about all refunds of a charge (`total`, said `at`)."""
     key: tuple[str, str, str]
-    id: str
+    id: str  # of a total the charge's; a payment has one charge here
     state: str  # "pending" < "paid" < "failed"
     currency: str
     exponent: int
     at: int
     amount: int
     total: bool = False
+    failed_at: int | None = None
 
 
 REFUND_RANK = {"pending": 1, PAID: 2, "failed": 3}
@@ -139,37 +140,49 @@ def position(order: Order) -> Position:
         person |= len(ours) < len(statements) or len(amounts) > 1
         if amounts:
             received[key] = min(p.at for p in ours), min(amounts)
-    # A refund is never older than its payment, whatever two clocks of a provider say.
-    refunds = [replace(r, at=max(r.at, received[r.key][0]))
-               for r in order.refunds if r.key in received and order.ours(r)]
+    refunds = [r for r in order.refunds if order.ours(r)]
     person |= any(r.state == PAID and r.key in paid and not order.ours(r) for r in order.refunds)
 
     discount = max((d for p in order.payments if p.state == PAID and order.ours(p)
                     for d in (p.discount, order.price - sum(a for _, a in received.values()) if p.waived else 0)),
                    default=0)
     due = max(order.price - discount, 0) if discount <= order.max_discount else order.price
-    reached = False
-    for moment in sorted({(at, False) for at, _ in received.values()} | {(r.at, True) for r in refunds}):
-        seen = {k: (at, a) for k, (at, a) in received.items() if (at, False) <= moment}
-        net = sum(a - refunded(k, a, [r for r in refunds if r.at <= moment[0] and moment[1] or r.at < moment[0]])
-                  for k, (at, a) in seen.items())
-        reached |= bool(seen) and net >= due
+    # A refund is never older than its payment, whatever two clocks of a provider say.
+    back = {key: [(max(at, since), amount) for at, amount in given_back([r for r in refunds if r.key == key])]
+            for key, (since, _) in received.items()}
+    reached = over = False
+    for moment in sorted({(at, False) for at, _ in received.values()} | {
+            (at, True) for each in back.values() for at, _ in each}):
+        seen = {key: a for key, (at, a) in received.items() if (at, False) <= moment}
+        gone = {key: sum(amount for at, amount in back[key] if (at, True) <= moment) for key in seen}
+        net = sum(a - min(a, gone[key]) for key, a in seen.items())
+        reached |= net >= due
+        if moment[1]:
+            over |= any(gone[key] > a and any((at, True) == moment for at, _ in back[key]) for key, a in seen.items())
+        elif net >= due:
+            over = False
     nets: Counter[tuple[str, str]] = Counter()
     for key, (_, amount) in received.items():
-        nets[key[0], key[1]] += amount - refunded(key, amount, refunds)
-    return Position(reached and not person, due, dict(nets))
+        nets[key[0], key[1]] += amount - min(amount, sum(a for _, a in back[key]))
+    return Position(reached and not person and not over, due, dict(nets))
 
 
-def refunded(key: Key, captured: int, refunds: list[Refund]) -> int:
-    mine = [r for r in refunds if r.key == key]
-    state: dict[str, Refund] = {}
-    for r in (r for r in mine if not r.total):
-        if r.id not in state or REFUND_RANK[r.state] > REFUND_RANK[state[r.id].state]:
-            state[r.id] = r
-    succeeded = sum(r.amount for r in state.values() if r.state == PAID)
-    failed = sum(r.amount for r in state.values() if r.state == "failed")
-    total = max((r.amount for r in mine if r.total), default=0)
-    return max(0, min(captured, max(succeeded, total - failed)))
+def given_back(refunds: list[Refund]) -> list[tuple[int, int]]:
+    """What went back of one payment, and when: what succeeded, and what the last total states beyond all refunds that are
+    named until then; of a total that has fallen with some that failed, beyond those that had not."""
+    named: dict[str, Refund] = {}
+    for r in (r for r in refunds if not r.total):
+        if r.id not in named or REFUND_RANK[r.state] > REFUND_RANK[named[r.id].state]:
+            named[r.id] = r
+    back = [(r.at, r.amount) for r in named.values() if r.state == PAID]
+    if totals := [(r.at, r.amount) for r in refunds if r.total]:
+        at, total = max(totals)
+        known = [r for r in named.values() if r.at <= at]
+        every = sum(r.amount for r in known)
+        alive = sum(r.amount for r in known if r.failed_at is None or r.failed_at >= at)
+        if rest := max(0, total - (every if total >= every else alive)):
+            back.append((at, rest))
+    return back
 
 
 # --- Reading what providers say
@@ -219,12 +232,13 @@ def read_stripe(alias: str, body: dict[str, Any]) -> Said | None:
         said.refs = [("payment_intent", intent, intent), ("charge", o["id"], intent)]
         if type == "charge.refunded":
             total = o["amount_refunded"]
-            said.refund = Refund(("stripe", alias, intent), f"{o['id']}:{total}", PAID, *unit, at, total, True)
+            said.refund = Refund(("stripe", alias, intent), o["id"], PAID, *unit, at, total, True)
     elif type.startswith("refund."):
         said.refs = [("payment_intent", intent, intent)] if intent else []
         said.refs += [("charge", o["charge"], intent)]
         state = "failed" if type == "refund.failed" else REFUND_STATES.get(o["status"], "pending")
-        said.refund = Refund(("stripe", alias, intent), o["id"], state, *unit, o["created"]["$at"], o["amount"])
+        said.refund = Refund(("stripe", alias, intent), o["id"], state, *unit, o["created"]["$at"], o["amount"],
+                             failed_at=at if state == "failed" else None)
     else:
         return None
     return said
@@ -375,8 +389,7 @@ class Walk:
                 refs = [("ref", provider, alias, kind, value) for kind, value, _ in said.refs]
                 self._wait([("paid", *key)] if intent else refs, provider, alias, said)
                 return
-            order.refunds.add(Refund(key, refund.id, refund.state, refund.currency, refund.exponent, refund.at,
-                                     refund.amount, refund.total))
+            order.refunds.add(replace(refund, key=key))
         said.done = True
         if not (said.payment or said.refund):
             return

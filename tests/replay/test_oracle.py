@@ -44,8 +44,9 @@ def pay(amount: int | None, at: int = 1, key: str = "p", state: str = PAID, curr
     return Payment(("stripe", alias, key), state, currency, 2, at, amount, **more)
 
 
-def back(amount: int, at: int = 5, id: str = "r", key: str = "p", state: str = PAID, total: bool = False) -> Refund:
-    return Refund(("stripe", "shop", key), id, state, "EUR", 2, at, amount, total)
+def back(amount: int, at: int = 5, id: str = "r", key: str = "p", state: str = PAID, total: bool = False,
+         failed_at: int | None = None) -> Refund:
+    return Refund(("stripe", "shop", key), id, state, "EUR", 2, at, amount, total, failed_at)
 
 
 @pytest.mark.parametrize(("facts", "more", "paid", "net"), [
@@ -64,12 +65,17 @@ def back(amount: int, at: int = 5, id: str = "r", key: str = "p", state: str = P
     ([pay(None)], {}, False, 0),
     ([pay(None), pay(4900)], {}, True, 4900),
     ([pay(4900), back(900)], {}, True, 4000),
-    ([pay(4900), back(900), back(900), back(900, total=True, id="ch:900")], {}, True, 4000),
-    ([pay(4900), back(10), back(10, id="s"), back(20, total=True, id="ch:20")], {}, True, 4880),
+    ([pay(4900), back(900), back(900), back(900, total=True, id="ch")], {}, True, 4000),
+    ([pay(4900), back(10), back(10, id="s"), back(20, total=True, id="ch")], {}, True, 4880),
     ([pay(4900), back(900), back(900, state="failed")], {}, True, 4900),
-    ([pay(4900), back(900), back(900, state="failed"), back(1200, total=True, id="ch:1200")], {}, True, 4600),
+    ([pay(4900), back(900), back(900, state="failed"), back(1200, total=True, id="ch")], {}, True, 4600),
+    ([pay(4900), back(900, state="failed", failed_at=6), back(800, 9, total=True, id="ch")], {}, True, 4100),
+    ([pay(4900), back(900, state="failed", failed_at=9), back(800, 9, total=True, id="ch")], {}, True, 4900),
+    ([pay(4900), back(900), back(800, 4, total=True, id="ch")], {}, True, 3200),  # another one, not named
+    ([pay(4900), back(900, 4, total=True, id="ch"), back(800, total=True, id="ch")], {}, True, 4100),  # it may fall
     ([pay(4900), back(900, state="pending")], {}, True, 4900),
-    ([pay(4900), back(9000)], {}, True, 0),  # never above what was captured
+    ([pay(4900), back(9000)], {}, False, 0),  # never above what was captured, and told
+    ([pay(4900), back(9000), pay(4900, at=9, key="q")], {}, True, 4900),  # until money ends it
     ([pay(4900), back(4900, at=1)], {}, True, 0),  # of one second: the payment first
     ([pay(4900, at=6), back(900, at=5)], {}, True, 4000),  # of two clocks: the payment first
     ([pay(3000), back(3000, at=5), pay(1900, at=9, key="q")], {}, False, 1900),
