@@ -1,6 +1,6 @@
-// Decides orders that a test writes to stdin, one line at a time, and prints where each of them ends,
-// so that a model in another language can judge tens of thousands of them. The very functions that
-// ingest decides by, and nothing else.
+// Decides orders that a test writes to stdin, one line at a time, and prints where each of them
+// ends, so that a model in another language can judge tens of thousands of them. The very functions
+// that ingest decides by, and nothing else.
 //
 // A line is a word and `name=value` pairs, in any order, separated by single blanks; what is left
 // out has the value shown here. Amounts are minor units, times whole seconds > 0.
@@ -36,14 +36,14 @@
 // separated by commas.
 //
 // What the model must know beside the documents: a refund, and what only a running total states
-// (dated by the total), is never older than its payment: an earlier time counts as the payment's. Of
-// two amounts of one refund the larger counts. A failed refund without failed_at counts as not yet
-// failed. A refund in another currency counts 0 and is foreign_currency in any state; so is one in a
-// finer unit. A refund without its paid payment changes nothing else. A waived payment has no extra;
-// of two extras of one size that with more tax. Discount, total, tax and shipping of one payment are
-// each the largest stated. over_refunded ends when the sum is no longer above what came, or when at
-// the moment of a later payment (a payment comes first on a tie) received − refunded, capped, is at
-// least due; another refund of that payment afterwards brings it back.
+// (dated by the total), is never older than its payment: an earlier time counts as the payment's.
+// Of two amounts of one refund the larger counts. A failed refund without failed_at counts as not
+// yet failed. A refund in another currency counts 0 and is foreign_currency in any state; so is one
+// in a finer unit. A refund without its paid payment changes nothing else. A waived payment has no
+// extra; of two extras of one size that with more tax. Discount, total, tax and shipping of one
+// payment are each the largest stated. over_refunded ends when the sum is no longer above what
+// came, or when at the moment of a later payment (a payment comes first on a tie) received −
+// refunded, capped, is at least due; another refund of that payment afterwards brings it back.
 //
 // A line that cannot be read ends the program with 2 and a line on stderr.
 #include "base/clock.h"
@@ -160,9 +160,9 @@ static void note(desk *d, const decision *made) {
 }
 
 static int rank_of(fact_kind kind, fact_state state) {
-    static const int payment[] = {[STATE_UNSUPPORTED] = 0, [STATE_PENDING] = 1, [STATE_HELD] = 2,
-                                  [STATE_FAILED] = 2,      [STATE_EXPIRED] = 3, [STATE_CANCELED] = 4,
-                                  [STATE_PAID] = 4};
+    static const int payment[] = {
+        [STATE_UNSUPPORTED] = 0, [STATE_PENDING] = 1,  [STATE_HELD] = 2, [STATE_FAILED] = 2,
+        [STATE_EXPIRED] = 3,     [STATE_CANCELED] = 4, [STATE_PAID] = 4};
     if (kind == FACT_REFUND)
         return state == STATE_FAILED ? 3 : state == STATE_PAID ? 2 : state == STATE_PENDING;
     return payment[state];

@@ -1,5 +1,5 @@
-"""What an order's money amounts to, where it takes several events to say it: each is decided from what was stored of
-those before."""
+"""What an order's money amounts to, where it takes several events to say it: each is decided from
+what was stored of those before."""
 
 from shop import Shop
 from wait import until
@@ -9,19 +9,19 @@ AT = 1_760_000_000
 
 
 def money(view: dict) -> tuple:
-    return tuple(view[k] for k in ("state", "reason", "due", "received", "refunded", "tax", "shipping"))
+    names = ("state", "reason", "due", "received", "refunded", "tax", "shipping")
+    return tuple(view[name] for name in names)
 
 
 def pay(shop: Shop, name: str, at: int = AT, **more) -> None:
     """`tax` and `shipping` as the session details them; any other member as it is."""
     details = {f"amount_{kind}": more.pop(kind, 0) for kind in ("discount", "tax", "shipping")}
-    session = shop.session(name, more.pop("total", 4900), payment=more.pop("payment", ""), order=shop.id(
-        more.pop("order", name)), session=more.pop("session", ""))
+    session = shop.session(name, more.pop("total", 4900), order=shop.id(more.pop("order", name)))
     shop.send(shop.stripe_event(COMPLETED, session | {"total_details": details} | more, created=at))
 
 
-def refund(shop: Shop, name: str, which: str, amount: int, at: int, status: str = "succeeded", said: int = 0,
-           **more) -> None:
+def refund(shop: Shop, name: str, which: str, amount: int, at: int, status: str = "succeeded",
+           said: int = 0, **more) -> None:
     object = shop.refund(name, which, amount, status, created=at) | more
     shop.send(shop.stripe_event("refund.updated", object, created=said or at))
 
@@ -31,7 +31,8 @@ def total(shop: Shop, name: str, amount: int, at: int, **more) -> None:
 
 
 def test_tax_above_the_price_is_due_once(shop) -> None:
-    """FAULTS 54: exclusive, inclusive, in the shop's price, shipping with a coupon; paid twice, partly refunded."""
+    """FAULTS 54: exclusive, inclusive, in the shop's price, shipping with a coupon; paid twice,
+    partly refunded."""
     shop.register("a")
     pay(shop, "a", total=5831, tax=931)
     assert money(shop.show("a")) == ("paid", "", 5831, 5831, 0, 931, 0)
@@ -50,10 +51,12 @@ def test_tax_above_the_price_is_due_once(shop) -> None:
 
 
 def test_a_session_in_the_buyers_currency_counts_in_ours(shop) -> None:
-    """FAULTS 53: the shape of an API before 2025-03-31, and the one since; a refund in the buyer's counts 0."""
+    """FAULTS 53: the shape of an API before 2025-03-31, and the one since; a refund in the buyer's
+    counts 0."""
     shop.register("a")
     pay(shop, "a", total=5303, currency="usd", currency_conversion={
-        "amount_subtotal": 4900, "amount_total": 4900, "fx_rate": "1.0823", "source_currency": "eur"})
+        "amount_subtotal": 4900, "amount_total": 4900, "fx_rate": "1.0823",
+        "source_currency": "eur"})
     assert money(shop.show("a")) == ("paid", "", 4900, 4900, 0, 0, 0)
     refund(shop, "a", "1", 541, AT + 9, currency="usd")
     assert money(shop.show("a")) == ("review", "foreign_currency", 4900, 4900, 0, 0, 0)
@@ -65,7 +68,7 @@ def test_a_session_in_the_buyers_currency_counts_in_ours(shop) -> None:
 
 
 def test_a_total_explains_refunds_that_failed_before_it(shop) -> None:
-    """FAULTS 25: what failed, and when, is kept until a total is stated; a total may fall or not."""
+    """FAULTS 25: what failed, and when, is kept until a total is stated, which may fall or not."""
     for name, stated in (("a", 1500), ("b", 1000)):
         shop.register(name)
         pay(shop, name)
@@ -86,19 +89,22 @@ def test_totals_of_before_are_read_and_what_they_leave_open_is_counted(shop, sta
     pay(shop, "a")
     for amount, at in ((400, AT + 10), (900, AT + 20)):
         stack.postgres.query(
-            "INSERT INTO ingest.fact (order_id, provider, account, kind, object, currency, exponent, payment, state,"
-            " rank, canceled_seen, waived, amount, amount_most, discount, at) VALUES (%s, 'stripe', 'shop',"
-            " 'refund_total', %s, 'EUR', 2, %s, 'paid', 0, false, false, %s, %s, 0, to_timestamp(%s)) RETURNING 1",
+            "INSERT INTO ingest.fact (order_id, provider, account, kind, object, currency,"
+            " exponent, payment, state, rank, canceled_seen, waived, amount, amount_most,"
+            " discount, at) VALUES (%s, 'stripe', 'shop', 'refund_total', %s, 'EUR', 2, %s, 'paid',"
+            " 0, false, false, %s, %s, 0, to_timestamp(%s)) RETURNING 1",
             shop.id("a"), f"ch_{shop.tag}_a:{amount}", f"pi_{shop.tag}_a", amount, amount, at)
     refund(shop, "a", "1", 400, AT + 10)
     assert shop.show("a")["refunded"] == 900
-    until(lambda: shop.ingest.metric("payonce_ingest_unexplained_refund_orders") >= 1, what="500 are named by nobody")
+    until(lambda: shop.ingest.metric("payonce_ingest_unexplained_refund_orders") >= 1,
+          what="500 are named by nobody")
     total(shop, "a", 1100, AT + 30)
     assert shop.show("a")["refunded"] == 1100
     refund(shop, "a", "2", 500, AT + 20)
     refund(shop, "a", "3", 200, AT + 30)
     assert shop.show("a")["refunded"] == 1100
-    assert stack.postgres.query("SELECT unexplained FROM ingest.shop_order WHERE order_id = %s", shop.id("a")) == [(0,)]
+    assert stack.postgres.query("SELECT unexplained FROM ingest.shop_order WHERE order_id = %s",
+                                shop.id("a")) == [(0,)]
 
 
 def test_more_refunded_than_came_is_told_and_money_ends_it(shop, events) -> None:
@@ -115,5 +121,5 @@ def test_more_refunded_than_came_is_told_and_money_ends_it(shop, events) -> None
     assert shop.show("a")["reason"] == "over_refunded"
     pay(shop, "a2", at=AT + 40, order="a")
     assert money(shop.show("a")) == ("paid", "", 4900, 9800, 4900, 0, 0)
-    assert [t for t, _ in events(shop.id("a"))] == ["qualified", "refunded", "review_required", "qualified",
-                                                    "review_required", "qualified"]
+    assert [t for t, _ in events(shop.id("a"))] == [
+        "qualified", "refunded", "review_required", "qualified", "review_required", "qualified"]
