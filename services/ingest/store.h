@@ -1,7 +1,7 @@
 // What ingest reads and writes, as sets: every call is one statement for a whole batch, inside the
-// caller's transaction. SQL lives in one table at the top of store.c. Lock order everywhere: event
-// keys → orders (id order) → references (sorted) → undecided rows. Text in results is copied into
-// the arena.
+// caller's transaction. SQL lives in a table at the top of store.c and store_write.c. Lock order
+// everywhere: event keys → orders (id order) → references (sorted) → undecided rows. Text in results
+// is copied into the arena.
 #pragma once
 #include "accounts.h"
 #include "decision/decide.h"
