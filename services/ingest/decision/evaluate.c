@@ -123,6 +123,7 @@ typedef struct moment {
 typedef struct evaluation {
     const order *order;
     unsigned signs;
+    bool contests; // words differ about a payment
     payment *payments;
     size_t n_payments;
     refund *refunds;
@@ -194,16 +195,22 @@ static bool same_payment(const fact *a, const fact *b) {
     return fact_payment_cmp(a, b->provider, b->account, b->object) == 0;
 }
 
+static bool is_contest(const fact *f) {
+    const size_t n = strlen(ROUTE_CONFLICT_OF);
+    return f->kind == FACT_MISMATCH && f->object.n > n &&
+           memcmp(f->object.p, ROUTE_CONFLICT_OF, n) == 0;
+}
+
 // Words differ about whose payment it is: nothing of it counts.
-static bool contested(const fact_set *set, const fact *f, po_str payment) {
-    return fact_set_contests(set, f->provider, f->account, payment);
+static bool contested(const evaluation *e, const fact_set *set, const fact *f, po_str payment) {
+    return e->contests && fact_set_contests(set, f->provider, f->account, payment);
 }
 
 static void fold_payments(evaluation *e, const fact_set *set) {
     const fact *last_paid = NULL;
     for (size_t i = 0; i < set->n; i++) {
         const fact *f = &set->facts[i];
-        if (f->kind != FACT_PAYMENT || contested(set, f, f->object))
+        if (f->kind != FACT_PAYMENT || contested(e, set, f, f->object))
             continue;
         e->signs |= state_sign(f->state);
         if (f->state != STATE_PAID)
@@ -306,15 +313,14 @@ static void gather_others(evaluation *e, const fact_set *set) {
     for (size_t i = 0; i < set->n; i++) {
         const fact *f = &set->facts[i];
         if ((f->kind == FACT_REFUND || f->kind == FACT_REFUND_TOTAL) &&
-            !contested(set, f, f->payment))
+            !contested(e, set, f, f->payment))
             gather_refund(e, f);
         if (f->kind == FACT_EXPIRY)
             e->signs |= SIGN_EXPIRY;
         if (f->kind != FACT_MISMATCH)
             continue;
         unsigned sign = SIGN_MISMATCH;
-        if (f->object.n > strlen(ROUTE_CONFLICT_OF) &&
-            memcmp(f->object.p, ROUTE_CONFLICT_OF, strlen(ROUTE_CONFLICT_OF)) == 0)
+        if (is_contest(f))
             sign = SIGN_ROUTE_CONFLICT;
         for (size_t m = 0; m < sizeof mismatches / sizeof *mismatches; m++)
             if (po_str_is(f->object, mismatches[m].object))
@@ -328,7 +334,7 @@ static void find_discount(evaluation *e, const fact_set *set) {
     for (size_t i = 0; i < set->n; i++) {
         const fact *f = &set->facts[i];
         int64_t discount = 0;
-        if (f->kind != FACT_PAYMENT || f->state != STATE_PAID || contested(set, f, f->object) ||
+        if (f->kind != FACT_PAYMENT || f->state != STATE_PAID || contested(e, set, f, f->object) ||
             !convert(e, f, f->discount, &discount))
             continue;
         if (f->waived) {
@@ -346,7 +352,7 @@ static void find_extras(evaluation *e, const fact_set *set) {
         const fact *f = &set->facts[i];
         int64_t total = 0, discount = 0, tax = 0, shipping = 0;
         if (f->kind != FACT_PAYMENT || f->state != STATE_PAID || f->waived ||
-            contested(set, f, f->object) || !convert(e, f, f->total, &total) ||
+            contested(e, set, f, f->object) || !convert(e, f, f->total, &total) ||
             !convert(e, f, f->discount, &discount) || !convert(e, f, f->tax, &tax) ||
             !convert(e, f, f->shipping, &shipping))
             continue;
@@ -438,6 +444,8 @@ static void gather(evaluation *e, const fact_set *set) {
     e->refunds = scratch(set, sizeof *e->refunds);
     e->totals = scratch(set, sizeof *e->totals);
     e->moments = scratch(set, sizeof *e->moments);
+    for (size_t i = 0; i < set->n; i++)
+        e->contests |= is_contest(&set->facts[i]);
     fold_payments(e, set);
     gather_others(e, set);
     explain_totals(e);
