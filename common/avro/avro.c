@@ -1,17 +1,11 @@
-// Avro binary. Writing takes values in the schema's order. Reading goes through a resolver, which
-// is worked out once per pair of schemas: for each field of the writer a step that says where its
-// value goes (or that it is skipped), and for each field of the reader the value it has when the
-// writer lacks it. Matching is by name throughout, enum symbols included, so inserting a symbol
-// never turns one into another.
+// Avro binary. Writing takes values in the schema's order. Reading follows the steps of a resolver
+// (resolve.c).
 //
 // Input is hostile: a length is compared with what is left before it is used; nesting is bounded,
 // because a writer's type may contain itself; and work is bounded, because an element may take no
 // bytes at all, so that a count alone could keep us busy for ever.
 #include "avro/schema.h"
-#include "base/cleanup.h"
-#include "json/json.h"
 #include <assert.h>
-#include <stdlib.h>
 
 enum { NESTING_MAX = 64, SPARE_WORK = 65536 };
 
@@ -36,18 +30,6 @@ static bool is_utf8(po_str s) {
     return true;
 }
 
-static bool fits_int(int64_t value) {
-    return value >= INT32_MIN && value <= INT32_MAX;
-}
-
-// The position of a symbol, or -1.
-static int symbol_index(const po_avro_node *node, po_str symbol) {
-    for (size_t i = 0; i < node->n; i++)
-        if (po_str_is(symbol, node->names[i]))
-            return (int)i;
-    return -1;
-}
-
 // --- Writing
 
 static void put_long(po_buf *out, int64_t value) {
@@ -66,6 +48,23 @@ static bool put_bytes(po_buf *out, po_str bytes) {
     return true;
 }
 
+static bool put_value(const po_avro_node *node, const po_avro_value *value, po_buf *out);
+
+// One block, then the empty one that ends the array.
+static bool put_records(const po_avro_node *record, const po_avro_value *array, po_buf *out) {
+    if (array->type != PO_AVRO_ARRAY || record->kind != AVRO_RECORD ||
+        array->records.n > PO_AVRO_RECORDS_MAX)
+        return false;
+    size_t n = array->records.n * record->n;
+    if (array->records.n)
+        put_long(out, (int64_t)array->records.n);
+    for (size_t i = 0; i < n; i++)
+        if (!put_value(record->of[i % record->n], &array->records.values[i], out))
+            return false;
+    put_long(out, 0);
+    return true;
+}
+
 // False when the value does not fit; what was appended until then is the caller's to drop.
 static bool put_value(const po_avro_node *node, const po_avro_value *value, po_buf *out) {
     switch (node->kind) {
@@ -77,7 +76,7 @@ static bool put_value(const po_avro_node *node, const po_avro_value *value, po_b
         return value->type == PO_AVRO_BOOL;
     case AVRO_INT:
     case AVRO_LONG:
-        if (value->type != PO_AVRO_LONG || (node->kind == AVRO_INT && !fits_int(value->i)))
+        if (value->type != PO_AVRO_LONG || (node->kind == AVRO_INT && !po_avro_fits_int(value->i)))
             return false;
         put_long(out, value->i);
         return true;
@@ -86,7 +85,7 @@ static bool put_value(const po_avro_node *node, const po_avro_value *value, po_b
     case AVRO_BYTES:
         return value->type == PO_AVRO_BYTES && put_bytes(out, value->s);
     case AVRO_ENUM: {
-        int index = value->type == PO_AVRO_STRING ? symbol_index(node, value->s) : -1;
+        int index = value->type == PO_AVRO_STRING ? po_avro_symbol(node, value->s) : -1;
         if (index >= 0)
             put_long(out, index);
         return index >= 0;
@@ -98,6 +97,8 @@ static bool put_value(const po_avro_node *node, const po_avro_value *value, po_b
                 return true;
         }
         return false;
+    case AVRO_ARRAY:
+        return put_records(node->of[0], value, out);
     default: // what only strangers write
         return false;
     }
@@ -193,7 +194,7 @@ static bool get_bool(cursor *c, bool *ret) {
 static bool get_integer(cursor *c, po_avro_kind kind, int64_t *ret) {
     if (!get_long(c, ret))
         return false;
-    return kind == AVRO_LONG || fits_int(*ret) || broken(c, "an int of more than 32 bits");
+    return kind == AVRO_LONG || po_avro_fits_int(*ret) || broken(c, "an int of more than 32 bits");
 }
 
 // --- Skipping
@@ -264,200 +265,9 @@ static bool skip(cursor *c, const po_avro_node *node, unsigned depth) {
     return broken(c, "an unknown type");
 }
 
-// --- Resolving
-
-// How a value of the writer becomes one of the reader.
-typedef struct step step;
-struct step {
-    const po_avro_node *from;
-    const po_avro_node *to; // of the reader, never a union; NULL: the reader has no place for it
-    const char **symbols; // from an enum: the reader's symbol for each of the writer's, NULL = none
-    step *branches;       // from a union: a step per branch
-};
-
-enum { SKIPPED = -1 };
-
-struct po_avro_resolver {
-    po_arena *arena;
-    const po_avro_node *writer, *reader;
-    step *steps;             // per field of the writer
-    int *targets;            // per field of the writer: the reader's field, or SKIPPED
-    po_avro_value *defaults; // per field of the reader; used where no target names it
-};
-
-static bool is_flat(const po_avro_node *node) {
-    if (node->kind != AVRO_UNION)
-        return node->kind <= AVRO_ENUM;
-    for (size_t i = 0; i < node->n; i++)
-        if (node->of[i]->kind > AVRO_ENUM)
-            return false;
-    return true;
-}
-
-static bool is_text(const po_avro_node *node) {
-    return node->kind == AVRO_STRING || node->kind == AVRO_BYTES;
-}
-
-// Neither is a union. Avro lets a reader overlook another logicalType; milliseconds taken for
-// microseconds would be wrong in silence, so where both state one they must agree.
-static bool takes(const po_avro_node *to, const po_avro_node *from) {
-    if (to->logical && from->logical && strcmp(to->logical, from->logical))
-        return false;
-    if (to->kind == AVRO_ENUM && from->kind == AVRO_ENUM)
-        return !strcmp(to->name, from->name);
-    return to->kind == from->kind || (to->kind == AVRO_LONG && from->kind == AVRO_INT) ||
-           (is_text(to) && is_text(from));
-}
-
-static const po_avro_node *target_of(const po_avro_node *reader, const po_avro_node *from) {
-    if (reader->kind != AVRO_UNION)
-        return takes(reader, from) ? reader : NULL;
-    for (size_t i = 0; i < reader->n; i++)
-        if (takes(reader->of[i], from))
-            return reader->of[i];
-    return NULL;
-}
-
-static const char **map_symbols(po_arena *arena, const po_avro_node *from, const po_avro_node *to) {
-    const char **map = po_alloc_array(arena, from->n, sizeof *map);
-    for (size_t i = 0; i < from->n; i++) {
-        int index = symbol_index(to, po_s(from->names[i]));
-        map[i] = index >= 0 ? to->names[index] : to->fallback;
-    }
-    return map;
-}
-
-// False when nothing that the writer can write there has a place in the reader's type.
-static bool plan(po_arena *arena, const po_avro_node *from, const po_avro_node *reader, step *ret) {
-    *ret = (step){.from = from};
-    if (from->kind == AVRO_UNION) {
-        bool any = false;
-        ret->branches = po_alloc_array(arena, from->n, sizeof *ret->branches);
-        for (size_t i = 0; i < from->n; i++)
-            any |= plan(arena, from->of[i], reader, &ret->branches[i]);
-        return any;
-    }
-    ret->to = target_of(reader, from);
-    if (ret->to && from->kind == AVRO_ENUM)
-        ret->symbols = map_symbols(arena, from, ret->to);
-    return ret->to != NULL;
-}
-
-// Avro writes the default of bytes as text whose code points are the bytes.
-static bool latin1(po_arena *arena, const char *utf8, po_str *ret) {
-    char *out = po_alloc(arena, strlen(utf8) + 1);
-    size_t n = 0;
-    for (const uint8_t *p = (const uint8_t *)utf8; *p; p++) {
-        if (*p > 0xc3)
-            return false;
-        uint8_t lead = *p;
-        out[n++] = (char)(lead < 0x80 ? lead : (uint8_t)(lead << 6 | (*++p & 0x3f)));
-    }
-    *ret = (po_str){out, n};
-    return true;
-}
-
-static bool default_value(po_arena *arena, const po_avro_node *node, const json_t *json,
-                          po_avro_value *ret) {
-    const char *text = po_json_string(json);
-    switch (node->kind) {
-    case AVRO_NULL:
-        *ret = (po_avro_value){.type = PO_AVRO_NULL};
-        return json_is_null(json);
-    case AVRO_BOOLEAN:
-        *ret = (po_avro_value){.type = PO_AVRO_BOOL, .b = json_is_true(json)};
-        return json_is_boolean(json);
-    case AVRO_INT:
-    case AVRO_LONG:
-        *ret = (po_avro_value){.type = PO_AVRO_LONG, .i = json_integer_value(json)};
-        return json_is_integer(json) && (node->kind == AVRO_LONG || fits_int(ret->i));
-    case AVRO_STRING:
-    case AVRO_ENUM:
-        *ret = (po_avro_value){.type = PO_AVRO_STRING, .s = po_s(text)};
-        return text && (node->kind == AVRO_STRING || symbol_index(node, ret->s) >= 0);
-    case AVRO_BYTES:
-        *ret = (po_avro_value){.type = PO_AVRO_BYTES};
-        return text && latin1(arena, text, &ret->s);
-    case AVRO_UNION: // a default is one of the first branch
-        return node->n && default_value(arena, node->of[0], json, ret);
-    default:
-        return false;
-    }
-}
-
-static bool unresolvable(const po_avro_node *record, size_t field, const char *problem,
-                         po_err *err) {
-    return po_fail(err, PO_REFUSED, "avro_unresolvable", "%s.%s: %s", record->name,
-                   record->names[field], problem);
-}
-
-static bool plan_fields(po_avro_resolver *r, bool *filled, po_err *err) {
-    for (size_t i = 0; i < r->writer->n; i++) {
-        r->targets[i] = SKIPPED;
-        for (size_t k = 0; k < r->reader->n; k++)
-            if (!strcmp(r->writer->names[i], r->reader->names[k]))
-                r->targets[i] = (int)k;
-        if (r->targets[i] == SKIPPED)
-            continue;
-        size_t k = (size_t)r->targets[i];
-        filled[k] = true;
-        if (!plan(r->arena, r->writer->of[i], r->reader->of[k], &r->steps[i]))
-            return unresolvable(r->reader, k, "the writer's type cannot be read as the reader's",
-                                err);
-    }
-    return true;
-}
-
-static bool plan_defaults(po_avro_resolver *r, const bool *filled, po_err *err) {
-    for (size_t k = 0; k < r->reader->n; k++) {
-        const json_t *json = r->reader->defaults[k];
-        if (!is_flat(r->reader->of[k]))
-            return po_fail(err, PO_REFUSED, "avro_schema", "%s.%s: not a type that is read",
-                           r->reader->name, r->reader->names[k]);
-        if (filled[k])
-            continue;
-        if (!json)
-            return unresolvable(r->reader, k, "the writer has no such field, and it has no default",
-                                err);
-        if (!default_value(r->arena, r->reader->of[k], json, &r->defaults[k]))
-            return unresolvable(r->reader, k, "its default is not of its type", err);
-    }
-    return true;
-}
-
-bool po_avro_resolver_new(const po_avro_schema *writer, const po_avro_schema *reader,
-                          po_avro_resolver **ret_resolver, po_err *err) {
-    const po_avro_node *from = writer->root, *to = reader->root;
-    if (strcmp(from->name, to->name))
-        return po_fail(err, PO_REFUSED, "avro_unresolvable", "a record %s cannot be read as %s",
-                       from->name, to->name);
-    PO_AUTO(po_avro_resolver_free) po_avro_resolver *r = calloc(1, sizeof *r);
-    if (!r)
-        abort();
-    r->arena = po_arena_new();
-    r->writer = from;
-    r->reader = to;
-    r->steps = po_alloc_array(r->arena, from->n, sizeof *r->steps);
-    r->targets = po_alloc_array(r->arena, from->n, sizeof *r->targets);
-    r->defaults = po_alloc_array(r->arena, to->n, sizeof *r->defaults);
-    bool *filled = po_alloc_array(r->arena, to->n, sizeof *filled);
-    if (!plan_fields(r, filled, err) || !plan_defaults(r, filled, err))
-        return false;
-    *ret_resolver = po_take(&r);
-    return true;
-}
-
-void po_avro_resolver_free(po_avro_resolver **resolver) {
-    if (!*resolver)
-        return;
-    po_arena_free(&(*resolver)->arena);
-    free(*resolver);
-    *resolver = NULL;
-}
-
 // --- Decoding
 
-static bool get_text(cursor *c, const step *s, po_arena *arena, po_avro_value *ret) {
+static bool get_text(cursor *c, const po_avro_step *s, po_arena *arena, po_avro_value *ret) {
     po_str bytes;
     if (!get_bytes(c, &bytes))
         return false;
@@ -469,7 +279,7 @@ static bool get_text(cursor *c, const step *s, po_arena *arena, po_avro_value *r
     return true;
 }
 
-static bool get_symbol(cursor *c, const step *s, po_arena *arena, po_avro_value *ret) {
+static bool get_symbol(cursor *c, const po_avro_step *s, po_arena *arena, po_avro_value *ret) {
     size_t index;
     if (!get_index(c, s->from->n, &index))
         return false;
@@ -483,7 +293,9 @@ static bool get_symbol(cursor *c, const step *s, po_arena *arena, po_avro_value 
     return true;
 }
 
-static bool get_value(cursor *c, const step *s, po_arena *arena, po_avro_value *ret) {
+static bool get_records(cursor *c, const po_avro_plan *p, po_arena *arena, po_avro_value *ret);
+
+static bool get_value(cursor *c, const po_avro_step *s, po_arena *arena, po_avro_value *ret) {
     if (s->branches) {
         size_t branch;
         if (!get_index(c, s->from->n, &branch))
@@ -508,37 +320,94 @@ static bool get_value(cursor *c, const step *s, po_arena *arena, po_avro_value *
         return get_integer(c, s->from->kind, &ret->i);
     case AVRO_ENUM:
         return get_symbol(c, s, arena, ret);
+    case AVRO_ARRAY:
+        return get_records(c, s->records, arena, ret);
     default: // string or bytes: nothing else has a place
         return get_text(c, s, arena, ret);
     }
 }
 
-static po_avro_value *defaults_copy(const po_avro_resolver *r, po_arena *arena) {
-    po_avro_value *values = po_alloc_array(arena, r->reader->n, sizeof *values);
-    for (size_t k = 0; k < r->reader->n; k++) {
-        values[k] = r->defaults[k];
+static void put_defaults(const po_avro_plan *p, po_arena *arena, po_avro_value *values) {
+    for (size_t k = 0; k < p->reader->n; k++) {
+        values[k] = p->defaults[k];
         if (values[k].type == PO_AVRO_STRING || values[k].type == PO_AVRO_BYTES)
             values[k].s = po_str_copy(arena, values[k].s);
     }
-    return values;
+}
+
+// *ret_at: the writer's field that failed.
+static bool get_record(cursor *c, const po_avro_plan *p, po_arena *arena, po_avro_value *values,
+                       size_t *ret_at) {
+    put_defaults(p, arena, values);
+    for (size_t i = 0; i < p->writer->n; i++) {
+        int target = p->targets[i];
+        *ret_at = i;
+        if (target == PO_AVRO_SKIPPED ? !skip(c, p->writer->of[i], 0)
+                                      : !get_value(c, &p->steps[i], arena, &values[target]))
+            return false;
+    }
+    return true;
+}
+
+// The count of a block's records, and where it must end; NULL where it does not say.
+static bool get_block(cursor *c, size_t before, size_t *ret_n, const uint8_t **ret_end) {
+    int64_t n, size;
+    *ret_end = NULL;
+    if (!get_long(c, &n))
+        return false;
+    int64_t most = (int64_t)(PO_AVRO_RECORDS_MAX - before);
+    if (n > most || n < -most)
+        return broken(c, "more records than an array may have");
+    *ret_n = (size_t)(n < 0 ? -n : n);
+    if (n >= 0)
+        return true;
+    if (!get_long(c, &size))
+        return false;
+    if (size < 0 || (uint64_t)size > left(c))
+        return broken(c, "a block beyond the end");
+    *ret_end = c->p + size;
+    return true;
+}
+
+static po_avro_value *grown(po_arena *arena, const po_avro_value *values, size_t n, size_t more) {
+    po_avro_value *all = po_alloc_array(arena, n + more, sizeof *all);
+    if (n)
+        memcpy(all, values, n * sizeof *all);
+    return all;
+}
+
+static bool get_records(cursor *c, const po_avro_plan *p, po_arena *arena, po_avro_value *ret) {
+    size_t n, at, total = 0, fields = p->reader->n;
+    const uint8_t *end;
+    po_avro_value *all = NULL;
+    for (;;) {
+        if (!get_block(c, total, &n, &end))
+            return false;
+        if (n == 0)
+            break;
+        all = grown(arena, all, total * fields, n * fields);
+        for (; n; n--, total++)
+            if (!get_record(c, p, arena, all + total * fields, &at))
+                return false;
+        if (end && c->p != end)
+            return broken(c, "a block that is not as long as it says");
+    }
+    *ret = (po_avro_value){.type = PO_AVRO_ARRAY, .records = {all, total}};
+    return true;
 }
 
 bool po_avro_decode(const po_avro_resolver *resolver, po_str body, po_arena *arena,
                     po_avro_value **ret_values, po_err *err) {
-    const po_avro_node *writer = resolver->writer;
+    const po_avro_plan *p = &resolver->root;
     const uint8_t *start = (const uint8_t *)(body.n ? body.p : "");
     cursor c = {.p = start, .end = start + body.n, .work = SPARE_WORK + 4 * body.n};
-    po_avro_value *values = defaults_copy(resolver, arena);
-    for (size_t i = 0; i < writer->n; i++) {
-        int target = resolver->targets[i];
-        bool ok = target == SKIPPED ? skip(&c, writer->of[i], 0)
-                                    : get_value(&c, &resolver->steps[i], arena, &values[target]);
-        if (!ok)
-            return po_fail(err, PO_REFUSED, c.code, "%s.%s: %s", writer->name, writer->names[i],
-                           c.problem);
-    }
+    po_avro_value *values = po_alloc_array(arena, p->reader->n, sizeof *values);
+    size_t at = 0;
+    if (!get_record(&c, p, arena, values, &at))
+        return po_fail(err, PO_REFUSED, c.code, "%s.%s: %s", p->writer->name, p->writer->names[at],
+                       c.problem);
     if (c.p != c.end)
-        return po_fail(err, PO_REFUSED, "avro_data", "%s: %zu bytes too many", writer->name,
+        return po_fail(err, PO_REFUSED, "avro_data", "%s: %zu bytes too many", p->writer->name,
                        left(&c));
     *ret_values = values;
     return true;

@@ -1,7 +1,8 @@
 // Avro binary for flat records, resolved by name (Avro 1.11 "Schema Resolution"): reader defaults
 // apply, enum symbols map by name (never by index), int promotes to long. Supported schema: a
-// record whose fields are null, boolean, int, long, string, bytes, enum, or a union of null and one
-// of these; a *writer's* schema may contain anything (arrays, maps, nested records, fixed, float,
+// record whose fields are null, boolean, int, long, string, bytes, enum, a union of null and one
+// of these, or an array of records of such fields (at most PO_AVRO_RECORDS_MAX of them, by default
+// none); a *writer's* schema may contain anything (other arrays, maps, nested records, fixed, float,
 // double): what the reader lacks is skipped. Names of records and enums must match (without
 // namespace), and two logicalTypes that differ do not resolve. Every length is bounded before it is
 // believed; input never aborts; failures are PO_REFUSED "avro_schema", "avro_data",
@@ -18,21 +19,28 @@ void po_avro_free(po_avro_schema **schema);
 // SHA-256 of the very text: what outbox rows carry.
 const uint8_t *po_avro_fingerprint(const po_avro_schema *schema); // 32 bytes
 po_str po_avro_text(const po_avro_schema *schema);
-int po_avro_field(const po_avro_schema *schema, const char *name); // index, or -1
+// Index, or -1. "accounts.fee" is the field fee of the records in the array accounts.
+int po_avro_field(const po_avro_schema *schema, const char *name);
 
 typedef enum po_avro_type {
     PO_AVRO_NULL,
     PO_AVRO_BOOL,
     PO_AVRO_LONG,
     PO_AVRO_STRING,
-    PO_AVRO_BYTES
+    PO_AVRO_BYTES,
+    PO_AVRO_ARRAY
 } po_avro_type;
+#define PO_AVRO_RECORDS_MAX 100
 typedef struct po_avro_value { // enums are strings; int is long
     po_avro_type type;
     union {
         bool b;
         int64_t i;
         po_str s; // strings must be UTF-8 (checked when writing and reading)
+        struct {
+            const struct po_avro_value *values; // of the first record, then of the next
+            size_t n;                           // records
+        } records;
     };
 } po_avro_value;
 

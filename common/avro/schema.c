@@ -258,9 +258,31 @@ po_str po_avro_text(const po_avro_schema *schema) {
     return schema->text;
 }
 
+static int field_of(const po_avro_node *record, po_str name) {
+    for (size_t i = 0; i < record->n; i++)
+        if (po_str_is(name, record->names[i]))
+            return (int)i;
+    return -1;
+}
+
 int po_avro_field(const po_avro_schema *schema, const char *name) {
-    for (size_t i = 0; i < schema->root->n; i++)
-        if (!strcmp(schema->root->names[i], name))
+    const char *dot = strchr(name, '.');
+    if (!dot)
+        return field_of(schema->root, po_s(name));
+    int outer = field_of(schema->root, (po_str){name, (size_t)(dot - name)});
+    const po_avro_node *array = outer < 0 ? NULL : schema->root->of[outer];
+    if (!array || array->kind != AVRO_ARRAY || array->of[0]->kind != AVRO_RECORD)
+        return -1;
+    return field_of(array->of[0], po_s(dot + 1));
+}
+
+bool po_avro_fits_int(int64_t value) {
+    return value >= INT32_MIN && value <= INT32_MAX;
+}
+
+int po_avro_symbol(const po_avro_node *node, po_str symbol) {
+    for (size_t i = 0; i < node->n; i++)
+        if (po_str_is(symbol, node->names[i]))
             return (int)i;
     return -1;
 }

@@ -1,5 +1,5 @@
-// The parsed form of a schema, shared by the parser (schema.c) and by avro.c; nobody else includes
-// it.
+// The parsed form of a schema (schema.c) and how one is read as another (resolve.c), for these two
+// and avro.c; nobody else includes it.
 #pragma once
 #include "avro/avro.h"
 #include <jansson.h>
@@ -39,4 +39,34 @@ struct po_avro_schema {
     po_str text;
     uint8_t fingerprint[32];
     const po_avro_node *root; // a record
+};
+
+// The position of a symbol, or -1.
+int po_avro_symbol(const po_avro_node *enumeration, po_str symbol);
+bool po_avro_fits_int(int64_t value);
+
+// How a value of the writer becomes one of the reader.
+typedef struct po_avro_step po_avro_step;
+struct po_avro_step {
+    const po_avro_node *from;
+    const po_avro_node *to; // of the reader, never a union; NULL: the reader has no place for it
+    const char **symbols; // from an enum: the reader's symbol for each of the writer's, NULL = none
+    po_avro_step *branches; // from a union: a step per branch
+    const struct po_avro_plan
+        *records; // from an array: how each of its records becomes one of the reader
+};
+
+enum { PO_AVRO_SKIPPED = -1 };
+
+// How a record of the writer becomes one of the reader.
+typedef struct po_avro_plan {
+    const po_avro_node *writer, *reader;
+    po_avro_step *steps;     // per field of the writer
+    int *targets;            // per field of the writer: the reader's field, or PO_AVRO_SKIPPED
+    po_avro_value *defaults; // per field of the reader; used where no target names it
+} po_avro_plan;
+
+struct po_avro_resolver {
+    po_arena *arena;
+    po_avro_plan root;
 };

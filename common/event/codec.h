@@ -14,15 +14,26 @@ typedef enum po_form { // how a member is written
     PO_FORM_INT,       // int32_t ↔ int
     PO_FORM_LONG,      // int64_t ↔ long
     PO_FORM_MILLIS, // int64_t microseconds ↔ long timestamp-millis, rounded down; years 1 to 9999
-    PO_FORM_CURRENCY, // po_unit's currency ↔ string; never empty
-    PO_FORM_EXPONENT, // po_unit's exponent ↔ int, 0 to 18
+    PO_FORM_CURRENCY,    // po_unit's currency ↔ string; never empty
+    PO_FORM_EXPONENT,    // po_unit's exponent ↔ int, 0 to 18
+    PO_FORM_MILLIS_NULL, // the same as MILLIS ↔ null or long timestamp-millis; 0 is null
+    PO_FORM_LIST,        // pointer to structs ↔ array of records, at most PO_AVRO_RECORDS_MAX
 } po_form;
 
 typedef struct po_member {
     const char *field;
     po_form form;
-    size_t offset; // of the member; of the po_unit for its two forms
+    size_t offset;                // of the member; of the po_unit for its two forms
+    const struct po_items *items; // of a list
 } po_member;
+
+// The structs of a list. None of their members is a list.
+typedef struct po_items {
+    size_t count_offset; // of the size_t that says how many there are, beside the pointer
+    size_t size;         // of one struct
+    const po_member *members;
+    size_t n;
+} po_items;
 
 typedef struct po_codec {
     const char *file;         // in schemas/

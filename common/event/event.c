@@ -6,12 +6,24 @@
 #include <inttypes.h>
 
 #define MEMBER(form, field, member) \
-    { field, PO_FORM_##form, offsetof(STRUCT, member) }
+    { field, PO_FORM_##form, offsetof(STRUCT, member), NULL }
+#define LIST(field, member, items) \
+    { field, PO_FORM_LIST, offsetof(STRUCT, member), items }
 #define CODEC(file_, members_)                                                     \
     {                                                                              \
         .file = file_, .size = sizeof(STRUCT), .members = members_,                \
         .n = sizeof members_ / sizeof *members_, .lock = PTHREAD_MUTEX_INITIALIZER \
     }
+
+#define STRUCT po_leg
+static const po_member leg_members[] = {
+    MEMBER(TEXT, "provider", provider), MEMBER(TEXT, "account", account),
+    MEMBER(LONG, "received", received), MEMBER(LONG, "refunded", refunded),
+    MEMBER(LONG, "disputed", disputed), MEMBER(LONG, "fee", fee),
+};
+static const po_items legs = {offsetof(po_payment_event, n_accounts), sizeof(STRUCT), leg_members,
+                              sizeof leg_members / sizeof *leg_members};
+#undef STRUCT
 
 #define STRUCT po_payment_event
 static const po_member payment_members[] = {
@@ -45,6 +57,14 @@ static const po_member payment_members[] = {
     MEMBER(MILLIS, "occurred_at", occurred_at_us),
     MEMBER(MILLIS, "decided_at", decided_at_us),
     MEMBER(LONG, "sequence", sequence),
+    MEMBER(TEXT, "right", right),
+    LIST("accounts", accounts, &legs),
+    MEMBER(LONG, "tax", tax),
+    MEMBER(LONG, "shipping", shipping),
+    MEMBER(LONG, "disputed", disputed),
+    MEMBER(TEXT_NULL, "dispute_id", dispute_id),
+    MEMBER(MILLIS_NULL, "period_start", period_start_us),
+    MEMBER(MILLIS_NULL, "period_end", period_end_us),
 };
 static po_codec payment_codec = CODEC("payment_event.avsc", payment_members);
 #undef STRUCT
@@ -81,6 +101,16 @@ static bool can_be(const po_payment_event *e, po_err *err) {
         return po_fail(err, PO_REFUSED, "position",
                        "due %" PRId64 ", received %" PRId64 ", refunded %" PRId64 " cannot be",
                        e->due, e->received, e->refunded);
+    if (e->tax < 0 || e->shipping < 0 || e->disputed < 0)
+        return po_fail(err, PO_REFUSED, "position",
+                       "tax %" PRId64 ", shipping %" PRId64 ", disputed %" PRId64 " cannot be",
+                       e->tax, e->shipping, e->disputed);
+    for (size_t i = 0; i < e->n_accounts; i++) {
+        const po_leg *leg = &e->accounts[i];
+        if (leg->received < 0 || leg->refunded < 0 || leg->disputed < 0 || leg->fee < 0)
+            return po_fail(err, PO_REFUSED, "position", "a negative amount on account %.*s",
+                           (int)leg->account.n, leg->account.p);
+    }
     if (po_str_is(e->type, "payment.qualified") &&
         (!po_str_is(e->state, "paid") || e->qualification < 1))
         return po_fail(err, PO_REFUSED, "position", "qualified, in state %.*s, by qualification %d",

@@ -15,6 +15,13 @@
 #define PO_EVENT_ID_MAX 255    // bytes of an order's or a customer's id, at least 1
 bool po_is_event_id(po_str s); // 1 to PO_EVENT_ID_MAX bytes without U+0000
 
+// What lies on one account, in the order's unit; a struct, so that clearing moves account by account.
+typedef struct po_leg {
+    po_str provider, account; // the provider's name, the account's
+    int64_t received, refunded, disputed, fee;
+} po_leg;
+#define PO_LEGS_MAX PO_AVRO_RECORDS_MAX
+
 typedef struct po_payment_event {
     po_uuid event_id;
     po_str type; // "payment.pending | adjusted | qualified | review_required | canceled | failed |
@@ -37,6 +44,13 @@ typedef struct po_payment_event {
     bool receipt;                          // the order has a contact
     int64_t occurred_at_us, decided_at_us; // milliseconds on the wire
     int64_t sequence;                      // of the order, rising, with holes
+    po_str right;           // "" (as type and state say) | grant | hold | revoke | none
+    const po_leg *accounts; // n_accounts of them, lent as text is; none: not stated, never nothing
+    size_t n_accounts;      // at most PO_LEGS_MAX
+    int64_t tax, shipping;  // of due: what was added to the price
+    int64_t disputed;       // withdrawn by disputes and not reinstated
+    po_str dispute_id;      // evidence; empty = null
+    int64_t period_start_us, period_end_us; // 0 = null; milliseconds on the wire
 } po_payment_event;
 
 typedef struct po_contact {
@@ -52,8 +66,10 @@ const po_avro_schema *po_contact_schema(void);
 PO_MUST_CHECK bool po_payment_event_write(const po_payment_event *event, po_buf *out, po_err *err);
 PO_MUST_CHECK bool po_contact_write(const po_contact *contact, po_buf *out, po_err *err);
 // body: bare Avro written with `writer`. A text or a time that no event may hold is REFUSED "event",
-// when writing too. An event comes out with due ≥ 0, 0 ≤ refunded ≤ received,
-// and qualified only in state paid with qualification ≥ 1; else REFUSED "position".
+// when writing too. An event comes out with no negative amount (delta may be), refunded ≤ received,
+// and qualified only in state paid with qualification ≥ 1; else REFUSED "position". Whether its
+// accounts add up is the reader's to ask, and what an unknown `right` means to it. What an older
+// writer did not know is "", 0 or none: not stated.
 PO_MUST_CHECK bool po_payment_event_read(const po_avro_schema *writer, po_str body, po_arena *arena,
                                          po_payment_event *ret_event, po_err *err);
 PO_MUST_CHECK bool po_contact_read(const po_avro_schema *writer, po_str body, po_arena *arena,

@@ -83,17 +83,16 @@ static const struct {
 } effects[] = {
     {"pending, canceled, failed", "new state, not paid", "to target", "–", "–", "–"},
     {"adjusted", "money moved, state as before (a second payment, still short)", "to target",
-     "to target", "–", "–"},
+     "to target", "–", "as `right` says"},
     {"review_required", "state review: a person, or more money, must decide",
      "to target (all to suspense)", "–", "–", "a grant not yet sent: suspended"},
     {"qualified", "state paid", "to target", "to target", "one mail",
      "grant, or resume the suspended one"},
-    {"refunded", "refunded rose or fell", "to target", "to target", "–",
-     "full: revoke if the order says so; partial: nothing"},
+    {"refunded", "refunded rose or fell", "to target", "to target", "–", "as `right` says"},
     {"reversed", "state reversed: the network or provider took the payment back", "to target",
      "to target (0)", "–", "not sent: suspended; else revoke"},
-    {"dispute_opened, dispute_closed", "a dispute, with its own account and amount", "own account",
-     "lost: 0", "–", "lost: revoke"},
+    {"dispute_opened, dispute_closed", "disputed money moved", "to target", "by what is left", "–",
+     "as `right` says"},
 };
 
 static const char targets[] = "\nWith net = received − refunded (never negative):\n\n"
@@ -105,10 +104,17 @@ static const char targets[] = "\nWith net = received − refunded (never negativ
                               "reversed: 0; any other state: unchanged.\n"
                               "- *Full refund*: net = 0. With due = 0 there is no journal and "
                               "there are no points; grant and mail as usual.\n"
+                              "- `right` says what the customer is entitled to after the event, "
+                              "whatever its type; move to (`right`, `qualification`). Empty, it "
+                              "is not stated (events of before it existed): type and state say "
+                              "it.\n"
                               "- `qualification` is 0 before the order is first paid and rises "
-                              "only when it is paid anew after a reversal "
-                              "or a lost dispute. Back from review, or topped up, it stays, so "
-                              "points, mail and grant are not repeated.\n\n";
+                              "whenever `right` goes from `revoke` back to `grant`: after a "
+                              "reversal, a lost dispute, a full refund that failed or was paid "
+                              "again. Back from review, or topped up, it stays, so points, mail "
+                              "and grant are not repeated.\n"
+                              "- `accounts` says what lies on each provider account. An empty "
+                              "list is *not stated*, never *nothing*.\n\n";
 
 // Our own embedded files: that they are JSON is not in doubt.
 static json_t *parsed(const po_file *files, const char *name) {
@@ -174,8 +180,21 @@ static void print_type(FILE *out, const json_t *type) {
             fputs(i ? " or " : "", out);
             print_type(out, branch);
         }
+    } else if (!strcmp(text(type, "type"), "array")) {
+        fprintf(out, "array of %s", text(json_object_get(type, "items"), "name"));
     } else {
         fprintf(out, "%s, %s", text(type, "type"), text(type, "logicalType"));
+    }
+}
+
+static void print_fields(FILE *out, const json_t *record) {
+    size_t i;
+    json_t *field;
+    fputs("| field | type | meaning |\n|---|---|---|\n", out);
+    json_array_foreach(json_object_get(record, "fields"), i, field) {
+        fprintf(out, "| `%s` | ", text(field, "name"));
+        print_type(out, json_object_get(field, "type"));
+        fprintf(out, " | %s |\n", text(field, "doc"));
     }
 }
 
@@ -183,13 +202,15 @@ static void print_schema(FILE *out, const po_file *file) {
     PO_AUTO(drop) json_t *schema = parsed(schema_files, file->name);
     size_t i;
     json_t *field;
-    fprintf(out, "## %s\n\n`%s.%s`, schemas/%s. %s\n\n| field | type | meaning |\n|---|---|---|\n",
-            text(schema, "name"), text(schema, "namespace"), text(schema, "name"), file->name,
-            text(schema, "doc"));
+    fprintf(out, "## %s\n\n`%s.%s`, schemas/%s. %s\n\n", text(schema, "name"),
+            text(schema, "namespace"), text(schema, "name"), file->name, text(schema, "doc"));
+    print_fields(out, schema);
     json_array_foreach(json_object_get(schema, "fields"), i, field) {
-        fprintf(out, "| `%s` | ", text(field, "name"));
-        print_type(out, json_object_get(field, "type"));
-        fprintf(out, " | %s |\n", text(field, "doc"));
+        const json_t *items = json_object_get(json_object_get(field, "type"), "items");
+        if (!items)
+            continue;
+        fprintf(out, "\n### %s\n\n%s\n\n", text(items, "name"), text(items, "doc"));
+        print_fields(out, items);
     }
 }
 
