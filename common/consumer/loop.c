@@ -468,7 +468,7 @@ static bool is_alarm(const po_loop *loop, const po_err *err) {
 static void wait_noted(po_loop *loop, const po_err *err) {
     bool alarm = is_alarm(loop, err);
     bool other = strcmp(err->code, loop->waiting_for.code) != 0;
-    if (!loop->waiting_since_us || (alarm && other))
+    if (!loop->waiting_since_us || other)
         po_log_err(alarm ? PO_ERROR : PO_WARN, "waiting", err);
     pthread_mutex_lock(&loop->lock);
     if (!loop->waiting_since_us)
