@@ -23,13 +23,14 @@ static const po_stmt SQL[] = {
                  " LEFT JOIN ingest.account a ON a.provider = u.provider AND a.name = u.name"
                  " LEFT JOIN ingest.account o ON o.provider = u.provider AND o.mode = u.mode"
                  " AND o.id = u.id AND o.name <> u.name ORDER BY u.i"},
+    // One look at an index each: a hashed EXISTS would read the whole log at every start.
     [TAKEN] = {"find_taken_aliases",
                "SELECT u.i, u.alias FROM unnest($1::int4[], $2::text[], $3::text[])"
                " AS u(i, provider, alias)"
-               " WHERE EXISTS (SELECT FROM ingest.account a WHERE a.provider = u.provider"
-               " AND a.name = u.alias)"
-               " OR EXISTS (SELECT FROM ingest.provider_event e WHERE e.provider = u.provider"
-               " AND e.account = u.alias) ORDER BY u.i"},
+               " WHERE (SELECT true FROM ingest.account a WHERE a.provider = u.provider"
+               " AND a.name = u.alias LIMIT 1)"
+               " OR (SELECT true FROM ingest.provider_event e WHERE e.provider = u.provider"
+               " AND e.account = u.alias ORDER BY e.event_id LIMIT 1) ORDER BY u.i"},
 };
 
 static const char *mode_of(const account *a) {
