@@ -745,40 +745,32 @@ def test_faults_48_an_address_of_before_is_the_same_one_after_the_migration(stac
 
 # --- Growth
 
-def test_p20_no_statement_walks_a_table_that_has_grown(services, stack, topic, effects, tag) -> None:
+def test_p20_no_statement_walks_a_table_that_has_grown(programs, sink, tag) -> None:
     """Plans are kept for a session's life: one made while a table was small must not read all of it later. On a
-    database of its own, which is small at first; its consumers take the place of the others in their groups."""
-    stack.postgres.query(f"CREATE DATABASE {tag}")
-    for name in CONSUMERS:
-        assert services[name].term() == 0
-        env = {"PAYONCE_MIGRATE_DSN": stack.postgres.dsn(dbname=tag), "PAYONCE_DSN": ""}
-        subprocess.run([stack.programs / f"payonce-{name}", "migrate"], env=env, check=True, timeout=60)
-        services.start(name, label=f"{name} on small tables", env={
-            "PAYONCE_DSN": stack.postgres.dsn(f"payonce_{name}", tag)})
-    small = [services[f"{name} on small tables"] for name in CONSUMERS]
+    stack of its own, whose tables are small at first."""
+    with Stack(programs) as stack, Services(stack, sink) as services:
+        topic = Topic(stack)
+        services.start(*CONSUMERS)
 
-    def send(n: int, kind: str) -> None:
-        for i in range(n):
-            order = topic.order(f"{tag}-{kind}-{i}", customer_id=f"c{i % 50}", receipt=True)
-            order.contact(f"{order.id}@example.org")
-            order.says("qualified", received=1000)
-            order.says("refunded", refunded=100)
-        topic.flush()
-        for service in small:
-            until(lambda s=service: stack.kafka.drained(f"payonce-{s.name}", PAYMENTS), 300, f"{service.label} is through")
+        def send(n: int, kind: str) -> None:
+            for i in range(n):
+                order = topic.order(f"{tag}-{kind}-{i}", customer_id=f"c{i % 50}", receipt=True)
+                order.contact(f"{order.id}@example.org")
+                order.says("qualified", received=1000)
+                order.says("refunded", refunded=100)
+            topic.flush()
+            for name in CONSUMERS:
+                until(lambda n=name: stack.kafka.drained(f"payonce-{n}", PAYMENTS), 300, f"{name} is through")
 
-    with stack.postgres.connect(dbname=tag) as conn:
-        def walked() -> dict[str, int]:
-            rows = conn.execute("SELECT schemaname || '.' || relname, seq_tup_read FROM pg_stat_user_tables").fetchall()
-            return {str(table): int(n) for table, n in rows}
+        with stack.postgres.connect() as conn:
+            def walked() -> dict[str, int]:
+                rows = conn.execute("SELECT schemaname || '.' || relname, seq_tup_read FROM pg_stat_user_tables"
+                                    " WHERE schemaname = ANY(%s)", (list(CONSUMERS),)).fetchall()
+                return {str(table): int(n) for table, n in rows}
 
-        send(20, "few")
-        conn.execute("ANALYZE")
-        before = walked()
-        send(1500, "many")
-        after = walked()
-    assert {t: after[t] - before[t] for t in after if after[t] - before[t] > 20000} == {}
-    for service in small:
-        assert service.term() == 0
-        services[service.name].start().wait_ready()
-    stack.postgres.query(f"DROP DATABASE {tag} WITH (FORCE)")
+            send(20, "few")
+            conn.execute("ANALYZE")
+            before = walked()
+            send(1500, "many")
+            after = walked()
+        assert {t: after[t] - before[t] for t in after if after[t] - before[t] > 20000} == {}
