@@ -86,6 +86,7 @@ def test_p20_a_log_made_anew_under_a_running_member_is_read_and_told(stack, effe
     events = sent(stack, f"{tag}-b", 150)
     wait_once(stack, effects, events)
     until(lambda: told(ledger), what="it is told")
+    until(lambda: stack.kafka.drained(GROUP, PAYMENTS), what="and read to its end")
     ledger.restart()
     more = sent(stack, f"{tag}-c", 5)
     wait_once(stack, effects, events + more)
