@@ -2,6 +2,7 @@
 // the batch itself has taught is found by a hash.
 #include "routes.h"
 #include "accounts.h"
+#include <stdlib.h>
 
 const char *known_by_name(known_by by) {
     static const char *const names[] = {"shop", "money", "word", "conflict"};
@@ -139,19 +140,13 @@ static const found_ref *rows_of(const routes *r, size_t index, size_t *ret_n) {
     return r->refs + low;
 }
 
+static int compare_order(const void *id, const void *order) {
+    return po_str_cmp(*(const po_str *)id, ((const found_order *)order)->id);
+}
+
 static const found_order *find_order(const routes *r, po_str id) {
-    size_t low = 0, high = r->n_orders;
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        int c = po_str_cmp(r->orders[middle].id, id);
-        if (c == 0)
-            return &r->orders[middle];
-        if (c < 0)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return NULL;
+    return r->n_orders ? bsearch(&id, r->orders, r->n_orders, sizeof *r->orders, compare_order)
+                       : NULL;
 }
 
 // The order of this name, when the event's account may pay it; else empty. An alias names an account

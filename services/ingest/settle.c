@@ -155,8 +155,7 @@ static bool hold_claimed(batch *b, po_err *err) {
 // --- Writing: the third flight
 
 static bool send_wake(const batch *b, po_err *err) {
-    size_t sends = 0; // COMMIT reads whatever is under way
-    return undecided_send_wake(b->pg, b->arena, b->woken, b->n_woken, &sends, err);
+    return undecided_send_wake(b->pg, b->arena, b->woken, b->n_woken, err);
 }
 
 static bool write_fresh(batch *b, po_tx *tx, po_err *err) {
@@ -164,8 +163,7 @@ static bool write_fresh(batch *b, po_tx *tx, po_err *err) {
     event **conflicts = keys_conflicts(b, &n);
     return (n == 0 || store_send_conflicts(b->pg, b->arena, conflicts, n, err)) &&
            store_send_writes(b->pg, b->arena, &b->writes, &sends, err) &&
-           (b->n_waitings == 0 ||
-            undecided_send_new(b->pg, b->arena, b->waitings, b->n_waitings, err)) &&
+           undecided_send_new(b->pg, b->arena, b->waitings, b->n_waitings, err) &&
            send_wake(b, err) && po_tx_commit(tx, err);
 }
 
@@ -188,14 +186,14 @@ static bool hold_rows(batch *b, size_t sends, po_uuid token, bool *ret_ours, po_
 // What becomes of the rows in hand: put off, or gone. The waiting are in the events' order.
 static bool send_rows(batch *b, po_err *err) {
     int64_t *decided = po_alloc_array(b->arena, b->n, sizeof *decided);
-    size_t n = 0, waits = 0, sends = 0;
+    size_t n = 0, waits = 0;
     for (size_t i = 0; i < b->n; i++)
         if (waits < b->n_waitings && b->waitings[waits].event == b->events[i]->id)
             waits++;
         else
             decided[n++] = b->events[i]->id;
-    return undecided_send_gone(b->pg, b->arena, decided, n, &sends, err) &&
-           undecided_send_postponed(b->pg, b->arena, b->waitings, waits, &sends, err);
+    return undecided_send_gone(b->pg, b->arena, decided, n, err) &&
+           undecided_send_postponed(b->pg, b->arena, b->waitings, waits, err);
 }
 
 static bool write_claimed(batch *b, po_tx *tx, po_uuid token, po_err *err) {

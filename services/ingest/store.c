@@ -204,10 +204,15 @@ bool store_send_refs(po_pg *pg, po_arena *arena, const known_ref *asked, size_t 
     return po_pipe_send(pg, &SQL[FIND_REFS], args, err);
 }
 
-bool store_send_routes(po_pg *pg, po_arena *arena, const po_str *order_ids, size_t n, po_err *err) {
+static bool send_ids(po_pg *pg, po_arena *arena, int statement, const po_str *order_ids, size_t n,
+                     po_err *err) {
     po_args *args = po_args_new(arena);
     po_arg_texts(args, order_ids, n);
-    return po_pipe_send(pg, &SQL[FIND_ROUTES], args, err);
+    return po_pipe_send(pg, &SQL[statement], args, err);
+}
+
+bool store_send_routes(po_pg *pg, po_arena *arena, const po_str *order_ids, size_t n, po_err *err) {
+    return send_ids(pg, arena, FIND_ROUTES, order_ids, n, err);
 }
 
 static po_str copy_text(po_arena *arena, const po_res *res, int row, int col) {
@@ -240,13 +245,6 @@ found_order *store_read_routes(po_arena *arena, const po_res *rows, size_t *ret_
 }
 
 // --- Holding orders
-
-static bool send_ids(po_pg *pg, po_arena *arena, int statement, const po_str *order_ids, size_t n,
-                     po_err *err) {
-    po_args *args = po_args_new(arena);
-    po_arg_texts(args, order_ids, n);
-    return po_pipe_send(pg, &SQL[statement], args, err);
-}
 
 bool store_send_lock(po_pg *pg, po_arena *arena, const po_str *order_ids, size_t n,
                      bool skip_locked, po_err *err) {

@@ -204,6 +204,16 @@ static int compare_taught(const void *a, const void *b) {
     return c ? c : po_str_cmp(x->account, y->account);
 }
 
+// The columns of their key.
+static po_args *ref_keys(po_arena *arena, const known_ref *refs, size_t n) {
+    po_args *args = po_args_new(arena);
+    TEXTS(args, arena, refs, n, provider);
+    TEXTS(args, arena, refs, n, kind);
+    TEXTS(args, arena, refs, n, value);
+    TEXTS(args, arena, refs, n, account);
+    return args;
+}
+
 static bool send_refs(po_pg *pg, po_arena *arena, const batch_writes *writes, size_t *sends,
                       po_err *err) {
     known_ref *refs = writes->taught;
@@ -211,11 +221,7 @@ static bool send_refs(po_pg *pg, po_arena *arena, const batch_writes *writes, si
     if (!n)
         return true;
     qsort(refs, n, sizeof *refs, compare_taught);
-    po_args *args = po_args_new(arena);
-    TEXTS(args, arena, refs, n, provider);
-    TEXTS(args, arena, refs, n, kind);
-    TEXTS(args, arena, refs, n, value);
-    TEXTS(args, arena, refs, n, account);
+    po_args *args = ref_keys(arena, refs, n);
     TEXTS(args, arena, refs, n, order_id);
     TEXTS(args, arena, refs, n, payment);
     COLUMN(po_str, po_arg_texts, po_s(known_by_name(refs[i].by)));
@@ -229,11 +235,7 @@ static bool send_learned(po_pg *pg, po_arena *arena, const batch_writes *writes,
     size_t n = writes->n_learned;
     if (!n)
         return true;
-    po_args *args = po_args_new(arena);
-    TEXTS(args, arena, refs, n, provider);
-    TEXTS(args, arena, refs, n, kind);
-    TEXTS(args, arena, refs, n, value);
-    TEXTS(args, arena, refs, n, account);
+    po_args *args = ref_keys(arena, refs, n);
     TEXTS(args, arena, refs, n, payment);
     *sends += 1;
     return po_pipe_send(pg, &SQL[LEARN_PAYMENTS], args, err);

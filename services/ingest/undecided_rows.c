@@ -1,6 +1,7 @@
 // One statement for each thing that becomes of rows, set-based (store.c says why they look as they
 // do). Rows are locked by event, so that two workers may wake each other's.
 #include "undecided_rows.h"
+#include "columns.h"
 #include "store.h"
 
 enum { PUT, HOLD, DROP, POSTPONE, WAKE };
@@ -66,30 +67,19 @@ po_str await_payment(po_arena *arena, po_str provider, po_str account, po_str pa
 
 // What new rows and those put off have in common: event, reason, awaits, stranger.
 static po_args *row_columns(po_arena *arena, const waiting *rows, size_t n) {
-    int64_t *ids = po_alloc_array(arena, n, sizeof *ids);
-    po_str *reasons = po_alloc_array(arena, n, sizeof *reasons);
-    po_str *awaits = po_alloc_array(arena, n, sizeof *awaits);
-    bool *strangers = po_alloc_array(arena, n, sizeof *strangers);
-    for (size_t i = 0; i < n; i++) {
-        ids[i] = rows[i].event;
-        reasons[i] = po_s(rows[i].reason);
-        awaits[i] = store_join(arena, rows[i].awaits, rows[i].n_awaits);
-        strangers[i] = rows[i].stranger;
-    }
     po_args *args = po_args_new(arena);
-    po_arg_i64s(args, ids, n);
-    po_arg_texts(args, reasons, n);
-    po_arg_texts(args, awaits, n);
-    po_arg_bools(args, strangers, n);
+    COLUMN(int64_t, po_arg_i64s, rows[i].event);
+    COLUMN(po_str, po_arg_texts, po_s(rows[i].reason));
+    COLUMN(po_str, po_arg_texts, store_join(arena, rows[i].awaits, rows[i].n_awaits));
+    COLUMN(bool, po_arg_bools, rows[i].stranger);
     return args;
 }
 
 bool undecided_send_new(po_pg *pg, po_arena *arena, const waiting *rows, size_t n, po_err *err) {
+    if (!n)
+        return true;
     po_args *args = row_columns(arena, rows, n);
-    po_str *errors = po_alloc_array(arena, n, sizeof *errors);
-    for (size_t i = 0; i < n; i++)
-        errors[i] = rows[i].error.p ? rows[i].error : po_s("");
-    po_arg_texts(args, errors, n);
+    TEXTS(args, arena, rows, n, error);
     return po_pipe_send(pg, &SQL[PUT], args, err);
 }
 
@@ -102,19 +92,16 @@ bool undecided_send_hold(po_pg *pg, po_arena *arena, const int64_t *events, size
     return po_pipe_send(pg, &SQL[HOLD], args, err);
 }
 
-bool undecided_send_gone(po_pg *pg, po_arena *arena, const int64_t *events, size_t n, size_t *sends,
-                         po_err *err) {
+bool undecided_send_gone(po_pg *pg, po_arena *arena, const int64_t *events, size_t n, po_err *err) {
     if (!n)
         return true;
     po_args *args = po_args_new(arena);
     po_arg_i64s(args, events, n);
-    *sends += 1;
     return po_pipe_send(pg, &SQL[DROP], args, err);
 }
 
 bool undecided_send_postponed(po_pg *pg, po_arena *arena, const waiting *rows, size_t n,
-                              size_t *sends, po_err *err) {
-    *sends += n > 0;
+                              po_err *err) {
     return !n || po_pipe_send(pg, &SQL[POSTPONE], row_columns(arena, rows, n), err);
 }
 
@@ -124,9 +111,7 @@ static po_args *key_args(po_arena *arena, const po_str *keys, size_t n) {
     return args;
 }
 
-bool undecided_send_wake(po_pg *pg, po_arena *arena, const po_str *keys, size_t n, size_t *sends,
-                         po_err *err) {
-    *sends += n > 0;
+bool undecided_send_wake(po_pg *pg, po_arena *arena, const po_str *keys, size_t n, po_err *err) {
     return !n || po_pipe_send(pg, &SQL[WAKE], key_args(arena, keys, n), err);
 }
 

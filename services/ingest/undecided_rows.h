@@ -21,7 +21,7 @@ po_str await_order(po_arena *arena, po_str order_id);
 po_str await_ref(po_arena *arena, po_str provider, po_str account, po_str kind, po_str value);
 po_str await_payment(po_arena *arena, po_str provider, po_str account, po_str payment);
 
-// Sends new rows.
+// Sends new rows; nothing where there is none, as the others that write. COMMIT reads the results.
 PO_MUST_CHECK bool undecided_send_new(po_pg *pg, po_arena *arena, const waiting *rows, size_t n,
                                       po_err *err);
 // Sends the lock of the rows of these events, and of those that a wake of `woken` will touch. The
@@ -29,15 +29,15 @@ PO_MUST_CHECK bool undecided_send_new(po_pg *pg, po_arena *arena, const waiting 
 PO_MUST_CHECK bool undecided_send_hold(po_pg *pg, po_arena *arena, const int64_t *events, size_t n,
                                        po_uuid token, const po_str *woken, size_t n_woken,
                                        po_err *err);
-// Sends what becomes of held rows: gone (decided), or put off. *sends counts the statements.
+// Sends what becomes of held rows: gone (decided), or put off.
 PO_MUST_CHECK bool undecided_send_gone(po_pg *pg, po_arena *arena, const int64_t *events, size_t n,
-                                       size_t *sends, po_err *err);
+                                       po_err *err);
 PO_MUST_CHECK bool undecided_send_postponed(po_pg *pg, po_arena *arena, const waiting *rows,
-                                            size_t n, size_t *sends, po_err *err);
+                                            size_t n, po_err *err);
 // Sends the wake: rows that await one of the keys can be decided now, before all that is due, and
 // whoever has claimed one loses it. The last statement before COMMIT that can wait (lock order).
 PO_MUST_CHECK bool undecided_send_wake(po_pg *pg, po_arena *arena, const po_str *keys, size_t n,
-                                       size_t *sends, po_err *err);
+                                       po_err *err);
 // The same for a command's keys, outside pipeline mode.
 PO_MUST_CHECK bool undecided_wake(po_pg *pg, po_arena *arena, const po_str *keys, size_t n,
                                   po_err *err);

@@ -206,6 +206,11 @@ static bool contested(const evaluation *e, const fact_set *set, const fact *f, p
     return e->contests && fact_set_contests(set, f->provider, f->account, payment);
 }
 
+// What it states beside its amount counts: discount, tax, shipping.
+static bool is_paid_session(const evaluation *e, const fact_set *set, const fact *f) {
+    return f->kind == FACT_PAYMENT && f->state == STATE_PAID && !contested(e, set, f, f->object);
+}
+
 static void fold_payments(evaluation *e, const fact_set *set) {
     const fact *last_paid = NULL;
     for (size_t i = 0; i < set->n; i++) {
@@ -334,8 +339,7 @@ static void find_discount(evaluation *e, const fact_set *set) {
     for (size_t i = 0; i < set->n; i++) {
         const fact *f = &set->facts[i];
         int64_t discount = 0;
-        if (f->kind != FACT_PAYMENT || f->state != STATE_PAID || contested(e, set, f, f->object) ||
-            !convert(e, f, f->discount, &discount))
+        if (!is_paid_session(e, set, f) || !convert(e, f, f->discount, &discount))
             continue;
         if (f->waived) {
             __int128 rest = e->order->price.minor - e->received;
@@ -351,8 +355,7 @@ static void find_extras(evaluation *e, const fact_set *set) {
     for (size_t i = 0; i < set->n; i++) {
         const fact *f = &set->facts[i];
         int64_t total = 0, discount = 0, tax = 0, shipping = 0;
-        if (f->kind != FACT_PAYMENT || f->state != STATE_PAID || f->waived ||
-            contested(e, set, f, f->object) || !convert(e, f, f->total, &total) ||
+        if (!is_paid_session(e, set, f) || f->waived || !convert(e, f, f->total, &total) ||
             !convert(e, f, f->discount, &discount) || !convert(e, f, f->tax, &tax) ||
             !convert(e, f, f->shipping, &shipping))
             continue;

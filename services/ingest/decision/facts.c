@@ -227,17 +227,27 @@ void fact_set_load(fact_set *set, const fact *loaded) {
         set->facts[at] = merged(&set->facts[at], &f);
 }
 
-bool fact_set_has_paid(const fact_set *set, po_str source, po_str alias, po_str payment) {
+// Where a fact stands to what is looked for, in the order of the set.
+typedef int (*fact_cmp)(const fact *f, po_str provider, po_str account, po_str payment);
+
+// The first fact that is not before it.
+static size_t first_of(const fact_set *set, fact_cmp cmp, po_str source, po_str alias,
+                       po_str payment) {
     size_t low = 0, high = set->n;
     while (low < high) {
         size_t middle = low + (high - low) / 2;
-        if (fact_payment_cmp(&set->facts[middle], source, alias, payment) < 0)
+        if (cmp(&set->facts[middle], source, alias, payment) < 0)
             low = middle + 1;
         else
             high = middle;
     }
-    for (; low < set->n && fact_payment_cmp(&set->facts[low], source, alias, payment) == 0; low++)
-        if (set->facts[low].state == STATE_PAID)
+    return low;
+}
+
+bool fact_set_has_paid(const fact_set *set, po_str source, po_str alias, po_str payment) {
+    size_t i = first_of(set, fact_payment_cmp, source, alias, payment);
+    for (; i < set->n && fact_payment_cmp(&set->facts[i], source, alias, payment) == 0; i++)
+        if (set->facts[i].state == STATE_PAID)
             return true;
     return false;
 }
@@ -256,16 +266,6 @@ static int contest_cmp(const fact *f, po_str source, po_str alias, po_str paymen
 }
 
 bool fact_set_contests(const fact_set *set, po_str source, po_str alias, po_str payment) {
-    size_t low = 0, high = set->n;
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        int c = contest_cmp(&set->facts[middle], source, alias, payment);
-        if (c == 0)
-            return true;
-        if (c < 0)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return false;
+    size_t i = first_of(set, contest_cmp, source, alias, payment);
+    return i < set->n && contest_cmp(&set->facts[i], source, alias, payment) == 0;
 }
